@@ -126,7 +126,10 @@ def choose_qparams_per_axis(absmax: FloatArray, qtype: QType, axis: int) -> QPar
 
 
 def quantize(x: FloatArray, qp: QParams) -> IntArray:
-    """Levels of ``x``: ``saturate(round_half_even(x / scale) + zero_point)``; equation (1). NaN -> zero point."""
+    """Levels of ``x``: ``saturate(round_half_even(x / scale) + zero_point)``; equation (1).
+
+    NaN becomes the zero point.
+    """
     scale, zero_point = _broadcast(qp, x.ndim)
     with np.errstate(over="ignore", invalid="ignore"):
         level = np.rint(np.asarray(x, dtype=np.float32) / scale).astype(np.float64) + zero_point

@@ -100,8 +100,8 @@ uint32_t mask_for(const std::string& isa) {
   for (const Isa& entry : kIsas) {
     if (name == entry.name) {
       if (!supports(detect(), entry.bit)) {
-        fail(WIA_ERROR_NOT_SUPPORTED, "WIA_ISA '" + name + "': this CPU cannot run it; its best is " +
-                                          isa_name(detect()));
+        fail(WIA_ERROR_NOT_SUPPORTED,
+             "WIA_ISA '" + name + "': this CPU cannot run it; its best is " + isa_name(detect()));
       }
       return detect() & entry.below;
     }

@@ -18,11 +18,12 @@ enum : uint32_t {
   kNeonI8mm = 1u << 5,    // and i8mm
 };
 
-// The instruction sets a path may be capped at, slowest first: "reference", "avx2", "avxvnni", "avx512vnni",
-// "neon", "neondot", "neoni8mm".
-// detect() is what the machine has; mask_for("avx2") keeps avx2 and below.
+// The instruction sets a path may be capped at, slowest first: "reference", "avx2", "avxvnni",
+// "avx512vnni", "neon", "neondot", "neoni8mm". detect() is what the machine has; mask_for("avx2")
+// keeps avx2 and below.
 uint32_t detect();
-// Throws Error on an unknown name, or one that this CPU cannot run. Empty: the environment's WIA_ISA, else detect().
+// Throws Error on an unknown name, or one that this CPU cannot run. Empty: the environment's
+// WIA_ISA, else detect().
 uint32_t mask_for(const std::string& isa);
 // The name of the highest set bit; "reference" for none.
 const char* isa_name(uint32_t mask);

@@ -12,14 +12,17 @@ namespace wia {
 
 class Error : public std::runtime_error {
  public:
-  Error(wia_status_t status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  Error(wia_status_t status, const std::string& message)
+      : std::runtime_error(message), status_(status) {}
   wia_status_t status() const { return status_; }
 
  private:
   wia_status_t status_;
 };
 
-[[noreturn]] inline void fail(wia_status_t status, const std::string& message) { throw Error(status, message); }
+[[noreturn]] inline void fail(wia_status_t status, const std::string& message) {
+  throw Error(status, message);
+}
 
 // For a condition that a hostile or mistaken model can break.
 inline void require(bool condition, const std::string& message) {

@@ -18,13 +18,24 @@ struct DTypeInfo {
   const char* name;
 };
 constexpr DTypeInfo kDTypes[] = {
-    {DType::kFloat32, 4, "float32"},   {DType::kUint8, 1, "uint8"},     {DType::kInt8, 1, "int8"},
-    {DType::kUint16, 2, "uint16"},     {DType::kInt16, 2, "int16"},     {DType::kInt32, 4, "int32"},
-    {DType::kInt64, 8, "int64"},       {DType::kString, 0, "string"},   {DType::kBool, 1, "bool"},
-    {DType::kFloat16, 2, "float16"},   {DType::kFloat64, 8, "float64"}, {DType::kUint32, 4, "uint32"},
-    {DType::kUint64, 8, "uint64"},     {DType::kBFloat16, 2, "bfloat16"},
-    {DType::kFloat8E4M3, 1, "float8e4m3fn"}, {DType::kFloat8E5M2, 1, "float8e5m2"},
-    {DType::kUint4, 1, "uint4"},       {DType::kInt4, 1, "int4"},
+    {DType::kFloat32, 4, "float32"},
+    {DType::kUint8, 1, "uint8"},
+    {DType::kInt8, 1, "int8"},
+    {DType::kUint16, 2, "uint16"},
+    {DType::kInt16, 2, "int16"},
+    {DType::kInt32, 4, "int32"},
+    {DType::kInt64, 8, "int64"},
+    {DType::kString, 0, "string"},
+    {DType::kBool, 1, "bool"},
+    {DType::kFloat16, 2, "float16"},
+    {DType::kFloat64, 8, "float64"},
+    {DType::kUint32, 4, "uint32"},
+    {DType::kUint64, 8, "uint64"},
+    {DType::kBFloat16, 2, "bfloat16"},
+    {DType::kFloat8E4M3, 1, "float8e4m3fn"},
+    {DType::kFloat8E5M2, 1, "float8e5m2"},
+    {DType::kUint4, 1, "uint4"},
+    {DType::kInt4, 1, "int4"},
 };
 
 const DTypeInfo* find(DType dtype) {
@@ -45,7 +56,9 @@ const char* dtype_name(DType dtype) {
   return info ? info->name : "undefined";
 }
 
-bool Shape::operator==(const Shape& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
+bool Shape::operator==(const Shape& other) const {
+  return std::equal(begin(), end(), other.begin(), other.end());
+}
 
 bool Shape::known() const {
   return std::none_of(begin(), end(), [](int64_t d) { return d < 0; });
@@ -75,7 +88,8 @@ Tensor Tensor::allocate(DType dtype, const Shape& shape) {
   const size_t n_bytes = static_cast<size_t>(shape.numel()) * dtype_size(dtype);
   const size_t padded = (std::max<size_t>(n_bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   t.data = std::aligned_alloc(kAlignment, padded);
-  if (!t.data) fail(WIA_ERROR_OUT_OF_MEMORY, "cannot allocate " + std::to_string(padded) + " bytes");
+  if (!t.data)
+    fail(WIA_ERROR_OUT_OF_MEMORY, "cannot allocate " + std::to_string(padded) + " bytes");
   t.owner = std::shared_ptr<void>(t.data, std::free);
   return t;
 }

@@ -62,27 +62,27 @@ inline int run_all(int argc, char** argv) {
   static void test_##name();                                           \
   static ::wia::testing::Register register_##name(#name, test_##name); \
   static void test_##name()
-#define CHECK(condition)                                                                      \
-  do {                                                                                        \
-    if (!(condition)) ::wia::testing::fail_at(__FILE__, __LINE__, "CHECK(" #condition ")");   \
+#define CHECK(condition)                                                                    \
+  do {                                                                                      \
+    if (!(condition)) ::wia::testing::fail_at(__FILE__, __LINE__, "CHECK(" #condition ")"); \
   } while (0)
-#define CHECK_EQ(a, b)                                                                        \
-  do {                                                                                        \
-    const auto& check_a = (a);                                                                \
-    const auto& check_b = (b);                                                                \
-    if (!(check_a == check_b))                                                                \
+#define CHECK_EQ(a, b)                                                                          \
+  do {                                                                                          \
+    const auto& check_a = (a);                                                                  \
+    const auto& check_b = (b);                                                                  \
+    if (!(check_a == check_b))                                                                  \
       ::wia::testing::fail_at(__FILE__, __LINE__, #a " = ", +check_a, ", " #b " = ", +check_b); \
   } while (0)
-#define CHECK_THROWS(expression, text)                                                              \
-  do {                                                                                              \
-    std::string check_what = "no exception";                                                        \
-    try {                                                                                           \
-      (void)(expression);                                                                           \
-    } catch (const std::exception& e) {                                                             \
-      check_what = e.what();                                                                        \
-    }                                                                                               \
-    if (check_what.find(text) == std::string::npos)                                                 \
-      ::wia::testing::fail_at(__FILE__, __LINE__, #expression " gave '", check_what, "'");          \
+#define CHECK_THROWS(expression, text)                                                     \
+  do {                                                                                     \
+    std::string check_what = "no exception";                                               \
+    try {                                                                                  \
+      (void)(expression);                                                                  \
+    } catch (const std::exception& e) {                                                    \
+      check_what = e.what();                                                               \
+    }                                                                                      \
+    if (check_what.find(text) == std::string::npos)                                        \
+      ::wia::testing::fail_at(__FILE__, __LINE__, #expression " gave '", check_what, "'"); \
   } while (0)
 #define WIA_TEST_MAIN \
   int main(int argc, char** argv) { return ::wia::testing::run_all(argc, argv); }

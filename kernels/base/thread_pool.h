@@ -15,8 +15,9 @@ class ThreadPool {
   explicit ThreadPool(size_t n_threads);
   ~ThreadPool();
   size_t size() const;
-  // Calls body(begin, end) until [0, n) is covered, in pieces of at least `grain`; returns when all are done.
-  // `body` must not throw. Spins only briefly before sleeping: a busy core must not stall the others.
+  // Calls body(begin, end) until [0, n) is covered, in pieces of at least `grain`; returns when all
+  // are done. `body` must not throw. Spins only briefly before sleeping: a busy core must not stall
+  // the others.
   void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
  private:

@@ -25,8 +25,12 @@ T get_or(const Node& node, const std::string& key, const char* kind, T otherwise
 
 }  // namespace
 
-int64_t Node::i(const std::string& key, int64_t otherwise) const { return get_or(*this, key, "an integer", otherwise); }
-float Node::f(const std::string& key, float otherwise) const { return get_or(*this, key, "a float", otherwise); }
+int64_t Node::i(const std::string& key, int64_t otherwise) const {
+  return get_or(*this, key, "an integer", otherwise);
+}
+float Node::f(const std::string& key, float otherwise) const {
+  return get_or(*this, key, "a float", otherwise);
+}
 std::string Node::s(const std::string& key, const std::string& otherwise) const {
   return get_or(*this, key, "a string", otherwise);
 }
@@ -36,7 +40,9 @@ std::vector<int64_t> Node::ints(const std::string& key, std::vector<int64_t> oth
 std::vector<float> Node::floats(const std::string& key, std::vector<float> otherwise) const {
   return get_or(*this, key, "a list of floats", std::move(otherwise));
 }
-const Tensor* Node::tensor(const std::string& key) const { return get<Tensor>(*this, key, "a tensor"); }
+const Tensor* Node::tensor(const std::string& key) const {
+  return get<Tensor>(*this, key, "a tensor");
+}
 std::shared_ptr<Graph> Node::graph(const std::string& key) const {
   return get_or(*this, key, "a graph", std::shared_ptr<Graph>());
 }
@@ -67,7 +73,9 @@ Node& Graph::add_node(std::string op_type, std::string domain, std::string node_
   return *nodes.back();
 }
 
-bool Graph::is_output(ValueId v) const { return std::find(outputs.begin(), outputs.end(), v) != outputs.end(); }
+bool Graph::is_output(ValueId v) const {
+  return std::find(outputs.begin(), outputs.end(), v) != outputs.end();
+}
 
 void Graph::replace_uses(ValueId from, ValueId to) {
   for (auto& node : nodes) std::replace(node->inputs.begin(), node->inputs.end(), from, to);
@@ -121,13 +129,16 @@ void Graph::sort() {
 }
 
 Uses::Uses(const Graph& graph)
-    : producer_(graph.values.size()), consumers_(graph.values.size()), n_uses_(graph.values.size()) {
+    : producer_(graph.values.size()),
+      consumers_(graph.values.size()),
+      n_uses_(graph.values.size()) {
   for (const auto& node : graph.nodes) {
     for (ValueId v : node->outputs)
       if (v != kNoValue) producer_[v] = node.get();
     for (ValueId v : node->inputs)
       if (v != kNoValue) {
-        if (consumers_[v].empty() || consumers_[v].back() != node.get()) consumers_[v].push_back(node.get());
+        if (consumers_[v].empty() || consumers_[v].back() != node.get())
+          consumers_[v].push_back(node.get());
         ++n_uses_[v];
       }
   }

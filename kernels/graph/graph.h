@@ -17,15 +17,16 @@ struct Graph;
 using ValueId = int;
 inline constexpr ValueId kNoValue = -1;  // an optional input or output that is absent
 
-using Attribute = std::variant<int64_t, float, std::string, std::vector<int64_t>, std::vector<float>,
-                               std::vector<std::string>, Tensor, std::shared_ptr<Graph>>;
+using Attribute =
+    std::variant<int64_t, float, std::string, std::vector<int64_t>, std::vector<float>,
+                 std::vector<std::string>, Tensor, std::shared_ptr<Graph>>;
 
 struct Value {
   std::string name;
   DType dtype = DType::kUndefined;  // kUndefined: not known
   bool has_shape = false;
-  Shape shape;                      // -1: not known
-  std::shared_ptr<Tensor> constant; // an initializer, or a node's folded output
+  Shape shape;                       // -1: not known
+  std::shared_ptr<Tensor> constant;  // an initializer, or a node's folded output
 };
 
 // The domain of the operators that passes make; "" is ai.onnx.
@@ -36,7 +37,8 @@ struct Node {
   std::string domain;  // "" for ai.onnx
   std::string name;    // never empty once read: "<op_type>_<index>" where the file has none
   int opset = 0;       // of its domain, in the file
-  std::vector<ValueId> inputs;   // a node with subgraphs lists the outer values they use after its own inputs
+  std::vector<ValueId>
+      inputs;  // a node with subgraphs lists the outer values they use after its own inputs
   std::vector<ValueId> outputs;
   std::map<std::string, Attribute> attributes;
 
@@ -47,9 +49,9 @@ struct Node {
   std::string s(const std::string& key, const std::string& otherwise) const;
   std::vector<int64_t> ints(const std::string& key, std::vector<int64_t> otherwise = {}) const;
   std::vector<float> floats(const std::string& key, std::vector<float> otherwise = {}) const;
-  const Tensor* tensor(const std::string& key) const;           // nullptr when absent
-  std::shared_ptr<Graph> graph(const std::string& key) const;   // nullptr when absent
-  std::string where() const;  // "Conv 'stem/conv'"
+  const Tensor* tensor(const std::string& key) const;          // nullptr when absent
+  std::shared_ptr<Graph> graph(const std::string& key) const;  // nullptr when absent
+  std::string where() const;                                   // "Conv 'stem/conv'"
 };
 
 struct Graph {
@@ -58,12 +60,14 @@ struct Graph {
   std::vector<std::unique_ptr<Node>> nodes;  // in an order that can be run
   std::vector<ValueId> inputs;               // without initializers
   std::vector<ValueId> outputs;
-  std::vector<ValueId> captures;             // subgraphs: values that stand for the outer values, in the node's order
+  std::vector<ValueId>
+      captures;  // subgraphs: values that stand for the outer values, in the node's order
   std::map<std::string, std::string> metadata;
 
   ValueId add_value(std::string value_name, DType dtype = DType::kUndefined);
   ValueId add_constant(std::string value_name, Tensor tensor);
-  Node& add_node(std::string op_type, std::string domain, std::string node_name, std::vector<ValueId> node_inputs,
+  Node& add_node(std::string op_type, std::string domain, std::string node_name,
+                 std::vector<ValueId> node_inputs,
                  std::vector<ValueId> node_outputs);  // appended; call sort() after a pass
   bool is_constant(ValueId v) const { return v != kNoValue && values[v].constant != nullptr; }
   bool is_output(ValueId v) const;

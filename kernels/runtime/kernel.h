@@ -17,8 +17,8 @@ namespace wia {
 
 // What a kernel may know when it is made.
 struct KernelContext {
-  uint32_t isa;              // cpu feature mask, already capped
-  const Graph* graph;        // for constants among the node's inputs: graph->values[id].constant
+  uint32_t isa;        // cpu feature mask, already capped
+  const Graph* graph;  // for constants among the node's inputs: graph->values[id].constant
   size_t n_threads;
 };
 
@@ -27,44 +27,52 @@ class InferContext {
  public:
   virtual ~InferContext() = default;
   virtual size_t n_inputs() const = 0;
-  virtual bool has(size_t input) const = 0;               // present, not an omitted optional
+  virtual bool has(size_t input) const = 0;  // present, not an omitted optional
   virtual DType dtype(size_t input) const = 0;
-  virtual const Shape& shape(size_t input) const = 0;     // every dimension known
-  virtual const Tensor* value(size_t input) const = 0;    // nullptr while the contents are not known
+  virtual const Shape& shape(size_t input) const = 0;   // every dimension known
+  virtual const Tensor* value(size_t input) const = 0;  // nullptr while the contents are not known
   virtual size_t n_outputs() const = 0;
-  virtual bool wants(size_t output) const = 0;            // false: an omitted optional output
+  virtual bool wants(size_t output) const = 0;  // false: an omitted optional output
   virtual void set(size_t output, DType dtype, const Shape& shape) = 0;
 };
 
-// Buffers at run time. Inputs and outputs are dense and 64-byte aligned; outputs have the shapes that infer() set.
+// Buffers at run time. Inputs and outputs are dense and 64-byte aligned; outputs have the shapes
+// that infer() set.
 class RunContext {
  public:
   virtual ~RunContext() = default;
-  virtual const Tensor* input(size_t i) const = 0;   // nullptr: an omitted optional
-  virtual Tensor* output(size_t i) = 0;              // nullptr: an omitted optional
-  virtual std::byte* scratch() = 0;                  // 64-byte aligned, scratch_bytes() of them, contents undefined
+  virtual const Tensor* input(size_t i) const = 0;  // nullptr: an omitted optional
+  virtual Tensor* output(size_t i) = 0;             // nullptr: an omitted optional
+  virtual std::byte* scratch() = 0;  // 64-byte aligned, scratch_bytes() of them, contents undefined
   virtual ThreadPool& pool() = 0;
 };
 
 enum class Inferred {
-  kDone,          // every wanted output was set
-  kNeedsValues,   // the shapes depend on contents that are not known yet: ask again at run time
-  kAtRun,         // never known before run(): run() makes its outputs itself (NonZero, If, Loop)
+  kDone,         // every wanted output was set
+  kNeedsValues,  // the shapes depend on contents that are not known yet: ask again at run time
+  kAtRun,        // never known before run(): run() makes its outputs itself (NonZero, If, Loop)
 };
 
-// One operator of one model. Made once when a session is created (weights are packed in the constructor); infer() is
-// called for each new set of input shapes, then run() any number of times. Everything that can fail fails in the
-// constructor or in infer(); run() may throw only for contents that nothing could check before (an index out of range).
+// One operator of one model. Made once when a session is created (weights are packed in the
+// constructor); infer() is called for each new set of input shapes, then run() any number of times.
+// Everything that can fail fails in the constructor or in infer(); run() may throw only for
+// contents that nothing could check before (an index out of range).
 class Kernel {
  public:
   virtual ~Kernel() = default;
   virtual Inferred infer(InferContext& context) = 0;
   virtual size_t scratch_bytes() const { return 0; }
-  // An output 0 that is the bytes of this input under another shape (Reshape, Identity ...), -1 for none: no copy.
+  // An output 0 that is the bytes of this input under another shape (Reshape, Identity ...), -1 for
+  // none: no copy.
   virtual int alias_of() const { return -1; }
-  // True when output 0 may be written over this input of the same size: element i depends on no other element.
-  virtual bool may_overwrite(size_t input) const { (void)input; return false; }
-  // True when the outputs depend on input shapes alone (Shape, Size): run() is called at plan time, data() unread.
+  // True when output 0 may be written over this input of the same size: element i depends on no
+  // other element.
+  virtual bool may_overwrite(size_t input) const {
+    (void)input;
+    return false;
+  }
+  // True when the outputs depend on input shapes alone (Shape, Size): run() is called at plan time,
+  // data() unread.
   virtual bool from_shapes_only() const { return false; }
   virtual void run(RunContext& context) = 0;
   // The name of the implementation for `inspect`: "qconv_u8s8_avx512vnni", "reference".
@@ -74,7 +82,7 @@ class Kernel {
 using MakeKernel = std::unique_ptr<Kernel> (*)(const Node& node, const KernelContext& context);
 
 struct OpEntry {
-  const char* domain;   // "" is ai.onnx
+  const char* domain;  // "" is ai.onnx
   const char* op_type;
   MakeKernel make;
 };

@@ -7,7 +7,8 @@
 
 namespace wia {
 
-#define WIA_OP(domain, op_type, make) std::unique_ptr<Kernel> make(const Node& node, const KernelContext& context);
+#define WIA_OP(domain, op_type, make) \
+  std::unique_ptr<Kernel> make(const Node& node, const KernelContext& context);
 #include "runtime/ops.inc"
 #undef WIA_OP
 
@@ -27,7 +28,8 @@ std::span<const OpEntry> all_ops() { return {kOps, std::size(kOps) - 1}; }
 const OpEntry* find_op(const std::string& domain, const std::string& op_type) {
   static const auto* const index = [] {
     auto* map = new std::map<std::pair<std::string, std::string>, const OpEntry*>;
-    for (const OpEntry& entry : all_ops()) map->emplace(std::pair{entry.domain, entry.op_type}, &entry);
+    for (const OpEntry& entry : all_ops())
+      map->emplace(std::pair{entry.domain, entry.op_type}, &entry);
     return map;
   }();
   auto it = index->find({domain, op_type});
