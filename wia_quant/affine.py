@@ -110,7 +110,7 @@ def choose_qparams(rng: Range, qtype: QType) -> QParams:
     A symmetric grid spans ``max(|lo|, |hi|)`` on both sides. A range of one point gets scale 1.
     """
     scale, zero_point = _place(rng, qtype)
-    return QParams(qtype, np.float32(scale).reshape(()), np.array(zero_point, dtype=qtype.dtype))
+    return QParams(qtype, np.array(scale, dtype=np.float32), np.array(zero_point, dtype=qtype.dtype))
 
 
 def choose_qparams_per_axis(absmax: FloatArray, qtype: QType, axis: int) -> QParams:

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule of RULES: a clean model has no finding, a seeded defect is found by the rule, --fix mends what it says."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from wia_quant.check import RULES, check_model, fix_model
+
+
+def clean_model() -> ModelProto:
+    """Conv -> Relu -> MaxPool -> Concat with itself -> Flatten -> Gemm, all int8, as the format has it."""
+    rng = np.random.default_rng(0)
+    w1 = rng.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8)
+    w2 = rng.integers(-127, 128, (5, 8 * 4 * 4)).astype(np.int8)
+    x_scale, s1, y_scale, s2 = (
+        np.float32(0.02),
+        np.linspace(0.01, 0.02, 4),
+        np.float32(0.05),
+        np.linspace(0.01, 0.02, 5),
+    )
+    constants: dict[str, npt.NDArray[np.generic]] = {
+        "x_scale": np.array(x_scale, np.float32),
+        "x_zp": np.array(3, np.int8),
+        "w1_q": w1,
+        "w1_scale": s1.astype(np.float32),
+        "w1_zp": np.zeros(4, np.int8),
+        "b1_q": rng.integers(-500, 500, 4).astype(np.int32),
+        "b1_scale": (s1.astype(np.float32) * x_scale).astype(np.float32),
+        "b1_zp": np.zeros(4, np.int32),
+        "y_scale": np.array(y_scale, np.float32),
+        "y_zp": np.array(-128, np.int8),
+        "w2_q": w2,
+        "w2_scale": s2.astype(np.float32),
+        "w2_zp": np.zeros(5, np.int8),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "x_scale", "x_zp"], ["x_q"], "x_quantize"),
+        helper.make_node("DequantizeLinear", ["x_q", "x_scale", "x_zp"], ["x_dq"], "x_dequantize"),
+        helper.make_node("DequantizeLinear", ["w1_q", "w1_scale", "w1_zp"], ["w1"], "w1_dequantize", axis=0),
+        helper.make_node("DequantizeLinear", ["b1_q", "b1_scale", "b1_zp"], ["b1"], "b1_dequantize", axis=0),
+        helper.make_node("Conv", ["x_dq", "w1", "b1"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node("QuantizeLinear", ["r", "y_scale", "y_zp"], ["r_q"], "r_quantize"),
+        helper.make_node("DequantizeLinear", ["r_q", "y_scale", "y_zp"], ["r_dq"], "r_dequantize"),
+        helper.make_node("MaxPool", ["r_dq"], ["m"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("QuantizeLinear", ["m", "y_scale", "y_zp"], ["m_q"], "m_quantize"),
+        helper.make_node("DequantizeLinear", ["m_q", "y_scale", "y_zp"], ["m_dq"], "m_dequantize"),
+        helper.make_node("Concat", ["m_dq", "m_dq"], ["k"], "concat", axis=1),
+        helper.make_node("QuantizeLinear", ["k", "y_scale", "y_zp"], ["k_q"], "k_quantize"),
+        helper.make_node("DequantizeLinear", ["k_q", "y_scale", "y_zp"], ["k_dq"], "k_dequantize"),
+        helper.make_node("Flatten", ["k_dq"], ["f"], "flatten"),
+        helper.make_node("QuantizeLinear", ["f", "y_scale", "y_zp"], ["f_q"], "f_quantize"),
+        helper.make_node("DequantizeLinear", ["f_q", "y_scale", "y_zp"], ["f_dq"], "f_dequantize"),
+        helper.make_node("DequantizeLinear", ["w2_q", "w2_scale", "w2_zp"], ["w2"], "w2_dequantize", axis=0),
+        helper.make_node("Gemm", ["f_dq", "w2"], ["y"], "gemm", transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "clean",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
+        [numpy_helper.from_array(v, k) for k, v in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    helper.set_model_props(
+        model,
+        {
+            "wia.format": "1",
+            "wia.tool": "wia-quant",
+            "wia.recipe": "{}",
+            "wia.source_sha256": "0",
+            "wia.calibration": "{}",
+            "wia.target": "wia-cpu",
+            "wia.tensors": "0",
+        },
+    )
+    return model
+
+
+def set_constant(model: ModelProto, name: str, value: npt.NDArray[np.generic]) -> None:
+    tensor = next(t for t in model.graph.initializer if t.name == name)
+    tensor.CopyFrom(numpy_helper.from_array(value, name))
+
+
+def constant(model: ModelProto, name: str) -> npt.NDArray[np.generic]:
+    return numpy_helper.to_array(next(t for t in model.graph.initializer if t.name == name)).copy()
+
+
+def node(model: ModelProto, name: str) -> onnx.NodeProto:
+    return next(n for n in model.graph.node if n.name == name)
+
+
+def break_shape(model: ModelProto) -> None:
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 7
+
+
+def lower_opset(model: ModelProto) -> None:
+    model.opset_import[0].version = 12
+
+
+def clear_name(model: ModelProto) -> None:
+    node(model, "relu").name = ""
+
+
+def repeat_name(model: ModelProto) -> None:
+    node(model, "relu").name = "conv"
+
+
+def compute_scale(model: ModelProto) -> None:
+    node(model, "r_quantize").input[1] = "y_scale_copy"
+    model.graph.node.insert(0, helper.make_node("Identity", ["y_scale"], ["y_scale_copy"], "copy"))
+
+
+def zero_scale_of_live_channel(model: ModelProto) -> None:
+    set_constant(model, "w1_scale", np.array([0, 0.01, 0.01, 0.01], np.float32))
+
+
+def zero_scale_of_dead_channel(model: ModelProto) -> None:
+    w = constant(model, "w2_q")
+    w[2] = 0
+    set_constant(model, "w2_q", w)
+    scale = constant(model, "w2_scale")
+    scale[2] = 0
+    set_constant(model, "w2_scale", scale)
+
+
+def denormal_scale(model: ModelProto) -> None:
+    set_constant(model, "y_scale", np.array(1e-40, np.float32))
+
+
+def shorten_scale(model: ModelProto) -> None:
+    set_constant(model, "w1_scale", np.full(3, 0.01, np.float32))
+    set_constant(model, "w1_zp", np.zeros(3, np.int8))
+
+
+def axis_outside(model: ModelProto) -> None:
+    node(model, "w1_dequantize").attribute[0].i = 4
+
+
+def wrong_axis(model: ModelProto) -> None:
+    node(model, "w1_dequantize").attribute[0].i = 1
+    set_constant(model, "w1_scale", np.full(3, 0.01, np.float32) * [1, 2, 3])
+    set_constant(model, "w1_zp", np.zeros(3, np.int8))
+
+
+def weight_zero_point(model: ModelProto) -> None:
+    set_constant(model, "w1_zp", np.array([0, 0, 5, 0], np.int8))
+
+
+def wide_weight(model: ModelProto) -> None:
+    w = constant(model, "w2_q")
+    w[0, 0] = -128
+    set_constant(model, "w2_q", w)
+
+
+def float_weight(model: ModelProto) -> None:
+    w = (constant(model, "w2_q").astype(np.float32)) * constant(model, "w2_scale")[:, None]  # type: ignore[operator]
+    set_constant(model, "w2_q", w)
+    model.graph.initializer[[t.name for t in model.graph.initializer].index("w2_q")].name = "w2_float"
+    made = helper.make_node("QuantizeLinear", ["w2_float", "w2_scale", "w2_zp"], ["w2_q"], "w2_quantize", axis=0)
+    model.graph.node.insert(0, made)
+
+
+def unread_initializer(model: ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((9, 9), np.float32), "leftover"))
+
+
+def bias_scale(model: ModelProto) -> None:
+    scale = constant(model, "b1_scale")
+    scale[1] *= 2  # type: ignore[misc]
+    set_constant(model, "b1_scale", scale)
+
+
+def bias_zero_point(model: ModelProto) -> None:
+    set_constant(model, "b1_zp", np.array([0, 1, 0, 0], np.int32))
+
+
+def saturated_bias(model: ModelProto) -> None:
+    set_constant(model, "b1_q", np.array([0, 2**31 - 1, 0, 0], np.int32))
+
+
+def overflowing_sum(model: ModelProto) -> None:
+    set_constant(model, "b1_q", np.array([0, 2**31 - 1000, 0, 0], np.int32))
+
+
+def mismatched_zero_point(model: ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0, np.int8), "other_zp"))
+    node(model, "r_dequantize").input[2] = "other_zp"
+
+
+def mismatched_scale(model: ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0.1, np.float32), "other"))
+    node(model, "r_dequantize").input[1] = "other"
+
+
+def per_axis_activation(model: ModelProto) -> None:
+    for name, value in (("s3", np.full(3, 0.02, np.float32)), ("z3", np.zeros(3, np.int8))):
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    for name in ("x_quantize", "x_dequantize"):
+        node(model, name).input[1:3] = ["s3", "z3"]
+
+
+def second_scale_after_pool(model: ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0.1, np.float32), "other"))
+    for name in ("m_quantize", "m_dequantize"):
+        node(model, name).input[1] = "other"
+
+
+def float_input(model: ModelProto) -> None:
+    node(model, "conv").input[0] = "x"
+    for name in ("x_quantize", "x_dequantize"):
+        model.graph.node.remove(node(model, name))
+
+
+def float_bias(model: ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "b_float"))
+    node(model, "conv").input[2] = "b_float"
+    model.graph.node.remove(node(model, "b1_dequantize"))
+
+
+def quantize_twice(model: ModelProto) -> None:
+    nodes = list(model.graph.node)
+    at = [n.name for n in nodes].index("pool")
+    nodes[at].input[0] = "again_dq"
+    nodes[at:at] = [
+        helper.make_node("QuantizeLinear", ["r_dq", "y_scale", "y_zp"], ["again_q"], "again_quantize"),
+        helper.make_node("DequantizeLinear", ["again_q", "y_scale", "y_zp"], ["again_dq"], "again_dequantize"),
+    ]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def unread_integers(model: ModelProto) -> None:
+    made = helper.make_node("QuantizeLinear", ["r", "y_scale", "y_zp"], ["stray"], "stray_quantize")
+    model.graph.node.append(made)
+
+
+def drop_metadata(model: ModelProto) -> None:
+    del model.metadata_props[3]
+
+
+def other_format_version(model: ModelProto) -> None:
+    model.metadata_props[0].value = "2"
+
+
+DEFECTS: list[tuple[str, Callable[[ModelProto], None]]] = [
+    ("valid", break_shape),
+    ("opset", lower_opset),
+    ("names", clear_name),
+    ("names", repeat_name),
+    ("constant-parameters", compute_scale),
+    ("scale-value", zero_scale_of_live_channel),
+    ("scale-value", zero_scale_of_dead_channel),
+    ("scale-value", denormal_scale),
+    ("axis-size", shorten_scale),
+    ("axis-size", axis_outside),
+    ("weight-axis", wrong_axis),
+    ("weight-zero-point", weight_zero_point),
+    ("weight-narrow", wide_weight),
+    ("float-copy", float_weight),
+    ("float-copy", unread_initializer),
+    ("bias", bias_scale),
+    ("bias", bias_zero_point),
+    ("overflow", saturated_bias),
+    ("overflow", overflowing_sum),
+    ("activation-grid", mismatched_scale),
+    ("activation-grid", mismatched_zero_point),
+    ("activation-grid", per_axis_activation),
+    ("moved", second_scale_after_pool),
+    ("missing", float_input),
+    ("missing", float_bias),
+    ("repeated", quantize_twice),
+    ("dangling", unread_integers),
+    ("metadata", drop_metadata),
+    ("metadata", other_format_version),
+]
+
+
+def test_clean_model_has_no_finding() -> None:
+    assert check_model(clean_model()) == []
+
+
+def test_every_rule_has_a_seeded_defect() -> None:
+    assert {rule for rule, _ in DEFECTS} == set(RULES)
+
+
+@pytest.mark.parametrize(("rule", "seed"), DEFECTS, ids=lambda v: v if isinstance(v, str) else v.__name__)
+def test_seeded_defect_is_found_by_its_rule(rule: str, seed: Callable[[ModelProto], None]) -> None:
+    model = clean_model()
+    seed(model)
+    found = [f for f in check_model(model) if f.rule == rule]
+    assert found
+    assert all(f.message and f.remedy for f in found)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [clear_name, repeat_name, zero_scale_of_dead_channel, float_weight, unread_initializer, quantize_twice],
+    ids=lambda f: f.__name__,
+)
+def test_fix_mends_without_changing_a_result(seed: Callable[[ModelProto], None]) -> None:
+    model = clean_model()
+    seed(model)
+    x = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype(np.float32)
+    before = ReferenceEvaluator(model).run(None, {"x": x})[0]
+    assert fix_model(model)
+    assert check_model(model) == []
+    after = ReferenceEvaluator(model).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(np.nan_to_num(before), after)
