@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model of the zoo offers: a float ONNX file, samples to calibrate and to judge with, and a metric."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+Feeds = dict[str, Array]
+Outputs = list[Array]
+
+
+class MissingDataError(RuntimeError):
+    """A package or folder that the model needs is absent; the message says how to get it."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model of the zoo.
+
+    Attributes:
+        name: the key in MODELS and the name of its file in the cache.
+        write: writes the float ONNX file at the path.
+        calibration: the samples that ranges are taken from.
+        evaluation: the samples that metrics are taken on; none of them is a calibration sample.
+        metrics: ``(float outputs, candidate outputs) -> {name: value}``, lists of outputs, one per sample.
+        timing: one sample of the size that latency is quoted for.
+        weights_dominate: True when most of the file is weights that int8 can hold.
+    """
+
+    name: str
+    write: Callable[[Path], None]
+    calibration: Callable[[], Sequence[Feeds]]
+    timing: Callable[[], Feeds]
+    evaluation: Callable[[], Sequence[Feeds]] | None = None
+    metrics: Callable[[Sequence[Outputs], Sequence[Outputs]], dict[str, float]] | None = None
+    weights_dominate: bool = True
+
+    def path(self) -> Path:
+        """The float ONNX file, made on first use."""
+        path = cache() / f"{self.name}.onnx"
+        if not path.exists():
+            partial = path.with_suffix(".partial")
+            self.write(partial)
+            partial.rename(path)
+        return path
+
+
+def cache() -> Path:
+    """``$WIA_BENCH_CACHE``, or ~/.cache/wia-quant-bench."""
+    folder = Path(os.environ.get("WIA_BENCH_CACHE") or Path.home() / ".cache" / "wia-quant-bench")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def package_folder(package: str) -> Path:
+    """Where an installed package lies; it is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingDataError(
+            f"package {package!r} is not installed; pip install -r benchmarks/requirements.txt"
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
