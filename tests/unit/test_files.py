@@ -10,6 +10,12 @@ import pytest
 from wia_quant.files import OutputError, check_writable, replacing
 
 
+def interrupted_while_writing(path: Path) -> None:
+    with replacing(path, force=True) as temporary:
+        temporary.write_text("half of a n")
+        raise KeyboardInterrupt
+
+
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "model.wia.onnx"
     path.write_text("old")
@@ -31,9 +37,8 @@ def test_force_overwrites(tmp_path: Path) -> None:
 def test_an_interruption_leaves_the_old_file_and_no_half_of_a_new_one(tmp_path: Path) -> None:
     path = tmp_path / "model.wia.onnx"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), replacing(path, force=True) as temporary:
-        temporary.write_text("half of a n")
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_while_writing(path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
