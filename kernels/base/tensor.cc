@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/budget.h"
+
 namespace wia {
 namespace {
 
@@ -87,10 +89,21 @@ Tensor Tensor::allocate(DType dtype, const Shape& shape) {
   t.shape = shape;
   const size_t n_bytes = static_cast<size_t>(shape.numel()) * dtype_size(dtype);
   const size_t padded = (std::max<size_t>(n_bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  const auto& budget = BudgetScope::current();
+  if (budget) budget->take(padded);
   t.data = std::aligned_alloc(kAlignment, padded);
-  if (!t.data)
+  if (!t.data) {
+    if (budget) budget->give_back(padded);
     fail(WIA_ERROR_OUT_OF_MEMORY, "cannot allocate " + std::to_string(padded) + " bytes");
-  t.owner = std::shared_ptr<void>(t.data, std::free);
+  }
+  if (budget) {
+    t.owner = std::shared_ptr<void>(t.data, [budget, padded](void* data) {
+      std::free(data);
+      budget->give_back(padded);
+    });
+  } else {
+    t.owner = std::shared_ptr<void>(t.data, std::free);
+  }
   return t;
 }
 

@@ -63,6 +63,8 @@ struct Graph {
   std::vector<ValueId>
       captures;  // subgraphs: values that stand for the outer values, in the node's order
   std::map<std::string, std::string> metadata;
+  std::map<ValueId, std::vector<std::string>>
+      dim_names;  // of inputs and outputs: "batch"; "" where there is none
 
   ValueId add_value(std::string value_name, DType dtype = DType::kUndefined);
   ValueId add_constant(std::string value_name, Tensor tensor);

@@ -20,6 +20,7 @@ struct KernelContext {
   uint32_t isa;        // cpu feature mask, already capped
   const Graph* graph;  // for constants among the node's inputs: graph->values[id].constant
   size_t n_threads;
+  int64_t max_loop_iterations = INT64_MAX;
 };
 
 // The inputs as far as they are known, and where the outputs' types and shapes go.
@@ -68,6 +69,12 @@ class Kernel {
   // True when output 0 may be written over this input of the same size: element i depends on no
   // other element.
   virtual bool may_overwrite(size_t input) const {
+    (void)input;
+    return false;
+  }
+  // True when the constructor took all it needs from this constant input: its memory may be freed,
+  // and run() then finds its data null.
+  virtual bool consumed(size_t input) const {
     (void)input;
     return false;
   }

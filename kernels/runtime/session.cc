@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loading, compiling and running a model.
+#include "runtime/session.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/cpu.h"
+#include "graph/passes/passes.h"
+#include "onnx/external_data.h"
+#include "onnx/reader.h"
+#include "runtime/fold.h"
+
+namespace wia {
+namespace {
+
+constexpr uintptr_t kAlignment = 64;
+constexpr size_t kNamesShown = 5;
+
+using Missing = std::map<std::pair<std::string, std::string>,
+                         std::vector<std::string>>;  // domain, op_type -> nodes
+
+void collect_missing(const Graph& graph, Missing& missing) {
+  for (const auto& node : graph.nodes) {
+    if (!find_op(node->domain, node->op_type))
+      missing[{node->domain, node->op_type}].push_back(node->name);
+    for (const auto& [key, attribute] : node->attributes)
+      if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute))
+        collect_missing(**inner, missing);
+  }
+}
+
+// One error that lists every operator that libwia lacks, with the nodes that need it.
+void require_operators(const Graph& graph) {
+  Missing missing;
+  collect_missing(graph, missing);
+  if (missing.empty()) return;
+  std::string list;
+  for (const auto& [key, names] : missing) {
+    list += (list.empty() ? "" : "; ") + key.second + " of domain '" +
+            (key.first.empty() ? "ai.onnx" : key.first) + "' (" + std::to_string(names.size()) +
+            (names.size() == 1 ? " node: " : " nodes: ");
+    for (size_t i = 0; i < std::min(names.size(), kNamesShown); ++i)
+      list += (i ? ", '" : "'") + names[i] + "'";
+    list += names.size() > kNamesShown ? ", ...)" : ")";
+  }
+  fail(WIA_ERROR_NOT_SUPPORTED, "the model needs operators that libwia does not have: " + list);
+}
+
+void refuse_own_domain(const Graph& graph) {
+  for (const auto& node : graph.nodes) {
+    require(
+        node->domain != kWiaDomain,
+        node->where() + ": operators of domain 'wia' are made by libwia and may not be in a file");
+    for (const auto& [key, attribute] : node->attributes)
+      if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute))
+        refuse_own_domain(**inner);
+  }
+}
+
+Port port_of(const Graph& graph, ValueId v) {
+  const Value& value = graph.values[v];
+  Port port{value.name, value.dtype, value.has_shape, value.shape, {}};
+  auto names = graph.dim_names.find(v);
+  if (names != graph.dim_names.end()) port.dim_names = names->second;
+  port.dim_names.resize(static_cast<size_t>(value.shape.rank()));
+  return port;
+}
+
+std::string expected_shape(const Port& port) {
+  std::string text = "[";
+  for (int i = 0; i < port.shape.rank(); ++i) {
+    const std::string& name = port.dim_names[static_cast<size_t>(i)];
+    text += (i ? ", " : "") + (port.shape[i] >= 0 ? std::to_string(port.shape[i])
+                               : name.empty()     ? "?"
+                                                  : name);
+  }
+  return text + "]";
+}
+
+void check_input(const Port& port, const Tensor& given) {
+  const std::string what = "input '" + port.name + "': ";
+  require(
+      port.dtype == DType::kUndefined || given.dtype == port.dtype,
+      what + "expected elements of " + dtype_name(port.dtype) + ", got " + dtype_name(given.dtype));
+  if (!port.has_shape) return;
+  bool fits = given.shape.rank() == port.shape.rank();
+  for (int i = 0; fits && i < port.shape.rank(); ++i)
+    fits = port.shape[i] < 0 || port.shape[i] == given.shape[i];
+  require(fits, what + "expected shape " + expected_shape(port) + ", got " + given.shape.str());
+}
+
+}  // namespace
+
+Session::Session(const SessionOptions& options, uint32_t isa)
+    : options_(options),
+      isa_(isa),
+      pool_(options.n_threads),
+      budget_(std::make_shared<MemoryBudget>(options.memory_limit ? options.memory_limit
+                                                                  : physical_memory())) {}
+
+std::unique_ptr<Session> Session::from_file(const std::string& path,
+                                            const SessionOptions& options) {
+  std::unique_ptr<Session> session(new Session(options, cpu::mask_for(options.isa)));
+  const BudgetScope scope(session->budget_);
+  try {
+    session->compile(onnx::read_model_file(path));
+  } catch (const Error& e) {
+    const std::string message = e.what();
+    throw Error(e.status(),
+                message.find(path) == std::string::npos ? path + ": " + message : message);
+  }
+  return session;
+}
+
+std::unique_ptr<Session> Session::from_bytes(std::span<const uint8_t> bytes,
+                                             const SessionOptions& options) {
+  std::unique_ptr<Session> session(new Session(options, cpu::mask_for(options.isa)));
+  const BudgetScope scope(session->budget_);
+  session->compile(onnx::read_model(bytes, ""));
+  return session;
+}
+
+void Session::compile(Graph graph) {
+  graph_ = std::make_unique<Graph>(std::move(graph));
+  for (ValueId v : graph_->inputs) inputs_.push_back(port_of(*graph_, v));
+  for (ValueId v : graph_->outputs) outputs_.push_back(port_of(*graph_, v));
+  graph_->remove_dead();
+  refuse_own_domain(*graph_);
+  require_operators(*graph_);
+  const KernelContext context{isa_, graph_.get(), options_.n_threads, options_.max_loop_iterations};
+  fold_constants(*graph_, context, true);
+  run_passes(*graph_, {isa_, options_.n_threads});
+  fold_constants(*graph_, context, false);
+  program_ = std::make_unique<Program>(*graph_, context);
+}
+
+std::vector<Tensor> Session::checked(std::span<const Tensor> inputs) {
+  require(inputs.size() == inputs_.size(), "the model takes " + std::to_string(inputs_.size()) +
+                                               " inputs, got " + std::to_string(inputs.size()));
+  std::vector<Tensor> feeds(inputs.begin(), inputs.end());
+  aligned_.resize(inputs.size());
+  for (size_t i = 0; i < feeds.size(); ++i) {
+    check_input(inputs_[i], feeds[i]);
+    if (reinterpret_cast<uintptr_t>(feeds[i].data) % kAlignment == 0 && feeds[i].data) continue;
+    Tensor& copy = aligned_[i];
+    const size_t n_bytes = feeds[i].n_bytes();
+    if (!copy.data || copy.n_bytes() < n_bytes)
+      copy = Tensor::allocate(DType::kUint8, {static_cast<int64_t>(n_bytes)});
+    if (n_bytes) std::memcpy(copy.data, feeds[i].data, n_bytes);
+    feeds[i].data = copy.data;
+  }
+  return feeds;
+}
+
+std::vector<Tensor> Session::run(std::span<const Tensor> inputs) {
+  const std::lock_guard lock(mutex_);
+  const BudgetScope scope(budget_);
+  const std::vector<Tensor> feeds = checked(inputs);
+  std::vector<Tensor> outputs(outputs_.size());
+  program_->run(feeds, outputs, pool_);
+  return outputs;
+}
+
+void Session::plan_declared() {
+  const std::lock_guard lock(mutex_);
+  const BudgetScope scope(budget_);
+  std::vector<Tensor> feeds;
+  for (const Port& port : inputs_) {
+    if (port.dtype == DType::kUndefined || !port.has_shape || !port.shape.known()) return;
+    Tensor& feed = feeds.emplace_back();
+    feed.dtype = port.dtype;
+    feed.shape = port.shape;
+  }
+  program_->plan(feeds);
+}
+
+void Session::set_profiling(bool on) {
+  const std::lock_guard lock(mutex_);
+  program_->set_profiling(on);
+}
+
+std::vector<NodeReport> Session::report() {
+  const std::lock_guard lock(mutex_);
+  return program_->report();
+}
+
+size_t Session::arena_bytes() {
+  const std::lock_guard lock(mutex_);
+  return program_->arena_bytes();
+}
+
+size_t Session::weight_bytes() {
+  const std::lock_guard lock(mutex_);
+  return program_->constant_bytes();
+}
+
+const char* Session::isa() const { return cpu::isa_name(isa_); }
+
+}  // namespace wia
