@@ -44,9 +44,7 @@ def measure(model: Model, producers: Sequence[str], executors: Sequence[str], ke
     assert model.metrics is not None
     samples = model.evaluation()
     reference = _run("onnxruntime plain", model.path(), samples)
-    rows = [
-        Row(model.name, "float", "onnxruntime plain", model.metrics(reference, reference), 1.0, valid=True)
-    ]
+    rows = [Row(model.name, "float", "onnxruntime plain", model.metrics(reference, reference), 1.0, valid=True)]
     if "libwia" in executors:
         rows.append(_row(model, "float", "libwia", model.path(), samples, reference))
     for producer in producers:
@@ -76,9 +74,7 @@ def markdown(rows: Sequence[Row]) -> str:
         lines = [f"### {name}", "", f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
         for row in mine:
             if row.error:
-                lines.append(
-                    f"| {row.producer} | {row.executor} | error: {row.error} |" + " |" * (len(head) - 3)
-                )
+                lines.append(f"| {row.producer} | {row.executor} | error: {row.error} |" + " |" * (len(head) - 3))
                 continue
             made = "" if row.seconds_to_make is None else f"{row.seconds_to_make:.0f} s"
             values = [f"{row.metrics[key]:.4g}" for key in keys]
@@ -97,9 +93,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def main() -> None:
     """Parse, measure, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help=f"of {', '.join(TRAINED)}; default all")
     parser.add_argument("--producers", nargs="+", default=list(PRODUCERS), choices=list(PRODUCERS))
     parser.add_argument("--executors", nargs="+", default=list(RUN_BY), choices=list(EXECUTORS))

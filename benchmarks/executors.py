@@ -32,9 +32,7 @@ def onnxruntime_precise(path: Path, threads: int) -> Run:
     """Onnxruntime fused, told not to saturate (session.x64quantprecision)."""
     import onnxruntime as ort
 
-    return _onnxruntime(
-        path, threads, ort.GraphOptimizationLevel.ORT_ENABLE_ALL, {"session.x64quantprecision": "1"}
-    )
+    return _onnxruntime(path, threads, ort.GraphOptimizationLevel.ORT_ENABLE_ALL, {"session.x64quantprecision": "1"})
 
 
 def openvino(path: Path, threads: int) -> Run:
@@ -74,9 +72,7 @@ EXECUTORS: Mapping[str, Callable[[Path, int], Run]] = MappingProxyType(
 )
 
 
-def _onnxruntime(
-    path: Path, threads: int, level: object, entries: Mapping[str, str] = MappingProxyType({})
-) -> Run:
+def _onnxruntime(path: Path, threads: int, level: object, entries: Mapping[str, str] = MappingProxyType({})) -> Run:
     import onnxruntime as ort
 
     options = ort.SessionOptions()

@@ -25,18 +25,24 @@ def wia_quant(model: Model, target: Path) -> None:
 
 
 def onnxruntime_static(model: Model, target: Path, **settings: object) -> None:
-    """quant_pre_process, then quantize_static: QDQ, per channel, MinMax, int8 activations and weights."""
+    """quant_pre_process, then quantize_static: QDQ, per channel, MinMax, int8 activations and weights.
+
+    Where its adjustment of weight scales for int32 biases crashes (per-channel bias beside a per-tensor weight), it is
+    switched off, as its own option offers.
+    """
     from onnxruntime.quantization import QuantFormat, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     logging.getLogger().setLevel(logging.ERROR)
+    usual = {"quant_format": QuantFormat.QDQ, "per_channel": True, **settings}
     with tempfile.TemporaryDirectory() as folder:
         ready = Path(folder) / "ready.onnx"
-        quant_pre_process(
-            _at_least(model.path(), PER_CHANNEL_OPSET, Path(folder)), ready, skip_symbolic_shape=True
-        )
-        reader = _Reader(model.calibration())
-        quantize_static(ready, target, reader, quant_format=QuantFormat.QDQ, per_channel=True, **settings)
+        quant_pre_process(_at_least(model.path(), PER_CHANNEL_OPSET, Path(folder)), ready, skip_symbolic_shape=True)
+        try:
+            quantize_static(ready, target, _Reader(model.calibration()), **usual)
+        except ValueError:
+            usual["extra_options"] = {"QDQDisableWeightAdjustForInt32Bias": True}
+            quantize_static(ready, target, _Reader(model.calibration()), **usual)
 
 
 def onnxruntime_reduced(model: Model, target: Path) -> None:
@@ -51,12 +57,29 @@ def onnxruntime_uint8(model: Model, target: Path) -> None:
     onnxruntime_static(model, target, activation_type=QuantType.QUInt8)
 
 
+def onnxruntime_dynamic(model: Model, target: Path) -> None:
+    """quantize_dynamic: int8 weights, activations quantized anew at each run; its fast form for transformers."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    logging.getLogger().setLevel(logging.ERROR)
+    quantize_dynamic(model.path(), target, per_channel=True)
+
+
+def onnxruntime_fastest(model: Model, target: Path) -> None:
+    """uint8 activations, 7-bit weights: what its kernels run fastest without saturating."""
+    from onnxruntime.quantization import QuantType
+
+    onnxruntime_static(model, target, activation_type=QuantType.QUInt8, reduce_range=True)
+
+
 PRODUCERS: Mapping[str, Callable[[Model, Path], None]] = MappingProxyType(
     {
         "wia-quant": wia_quant,
         "onnxruntime": onnxruntime_static,
         "onnxruntime 7-bit": onnxruntime_reduced,
         "onnxruntime u8": onnxruntime_uint8,
+        "onnxruntime u8 7-bit": onnxruntime_fastest,
+        "onnxruntime dynamic": onnxruntime_dynamic,
     }
 )
 

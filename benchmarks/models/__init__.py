@@ -25,10 +25,7 @@ from benchmarks.models.base import Feeds, MissingDataError, Model, Outputs, cach
 
 #: Trained weights: accuracy, latency and exactness are measured on them.
 TRAINED: Mapping[str, Model] = MappingProxyType(
-    {
-        file.MODEL.name: file.MODEL
-        for file in (efficientnet_lite0, ppocr_rec, ppocr_det, minilm, magika, silero_vad)
-    }
+    {file.MODEL.name: file.MODEL for file in (efficientnet_lite0, ppocr_rec, ppocr_det, minilm, magika, silero_vad)}
 )
 
 #: Weights from a seed: their shapes and operators are real, their answers mean nothing.

@@ -64,7 +64,5 @@ def package_folder(package: str) -> Path:
     """Where an installed package lies; it is not imported."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise MissingDataError(
-            f"package {package!r} is not installed; pip install -r benchmarks/requirements.txt"
-        )
+        raise MissingDataError(f"package {package!r} is not installed; pip install -r benchmarks/requirements.txt")
     return Path(next(iter(spec.submodule_search_locations)))

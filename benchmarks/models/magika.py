@@ -92,6 +92,4 @@ def metrics(reference: Sequence[Outputs], candidate: Sequence[Outputs]) -> dict[
     }
 
 
-MODEL = Model(
-    "magika", write, calibration, timing=lambda: evaluation()[0], evaluation=evaluation, metrics=metrics
-)
+MODEL = Model("magika", write, calibration, timing=lambda: evaluation()[0], evaluation=evaluation, metrics=metrics)

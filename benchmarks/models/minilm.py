@@ -33,9 +33,7 @@ def write(path: Path) -> None:
 
     config = BertConfig(**json.loads((folder() / "config.json").read_text()), attn_implementation="eager")
     net = BertModel(config, add_pooling_layer=False).eval()
-    weights = {
-        k: v for k, v in load_file(folder() / "model.safetensors").items() if not k.startswith("pooler.")
-    }
+    weights = {k: v for k, v in load_file(folder() / "model.safetensors").items() if not k.startswith("pooler.")}
     missing, _ = net.load_state_dict(weights, strict=False)
     if missing:
         raise RuntimeError(f"weights without values: {missing}")
@@ -47,9 +45,7 @@ def write(path: Path) -> None:
             super().__init__()
             self.net = net
 
-        def forward(
-            self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
-        ):  # type: ignore[no-untyped-def]
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor):  # type: ignore[no-untyped-def]
             return self.net(
                 input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
             ).last_hidden_state

@@ -39,9 +39,7 @@ class InvertedResidual(nn.Module):
         super().__init__()
         width = inputs * expansion
         layers = [conv(inputs, width), nn.ReLU6()] if expansion > 1 else []
-        self.body = nn.Sequential(
-            *layers, conv(width, width, 3, stride, width), nn.ReLU6(), conv(width, outputs)
-        )
+        self.body = nn.Sequential(*layers, conv(width, width, 3, stride, width), nn.ReLU6(), conv(width, outputs))
         self.add = stride == 1 and inputs == outputs
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -44,9 +44,7 @@ class Squeeze(nn.Module):
 class Block(nn.Module):
     """Widen, filter each channel, squeeze, narrow; added to the input where the shapes agree."""
 
-    def __init__(
-        self, inputs: int, kernel: int, width: int, outputs: int, squeeze: bool, hard: bool, stride: int
-    ):
+    def __init__(self, inputs: int, kernel: int, width: int, outputs: int, squeeze: bool, hard: bool, stride: int):
         super().__init__()
         activation = nn.Hardswish if hard else nn.ReLU
         layers = [conv(inputs, width), activation()] if width != inputs else []

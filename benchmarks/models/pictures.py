@@ -16,9 +16,7 @@ from benchmarks.models.base import MissingDataError, package_folder
 OPENCV_DOC = Path("/usr/share/doc/opencv-doc")
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 SMALLEST_SIDE = 160
-MANY_COLOURS = (
-    2500  # of the 4,096 pixels of a 64 x 64 thumbnail: photographs have, drawings and screenshots do not
-)
+MANY_COLOURS = 2500  # of the 4,096 pixels of a 64 x 64 thumbnail: photographs have, drawings and screenshots do not
 
 UInt8Array = npt.NDArray[np.uint8]
 

@@ -69,7 +69,7 @@ def read(output: Outputs) -> str:
 
 
 def metrics(reference: Sequence[Outputs], candidate: Sequence[Outputs]) -> dict[str, float]:
-    """Character error rate against the drawn text, lines without error, lines read as the float model does."""
+    """Character error rate against the drawn text, lines without error, lines read as by the float model."""
     texts = [text for text, _ in lines(N_LINES)]
     readings = [read(output) for output in candidate]
     errors = sum(edits(reading, text) for reading, text in zip(readings, texts, strict=True))

@@ -16,9 +16,7 @@ from benchmarks.models.torch_export import export
 
 def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
     """Convolution and normalization."""
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs)
-    )
+    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs))
 
 
 class Block(nn.Module):
@@ -64,9 +62,7 @@ def samples(n: int = 16, seed: int = 0) -> list[Feeds]:
 
 def model(name: str, counts: tuple[int, ...], expansion: int) -> Model:
     """One of the family."""
-    return Model(
-        name, partial(write, counts=counts, expansion=expansion), samples, timing=lambda: samples(1, 1)[0]
-    )
+    return Model(name, partial(write, counts=counts, expansion=expansion), samples, timing=lambda: samples(1, 1)[0])
 
 
 MODELS = (model("resnet18", (2, 2, 2, 2), 1), model("resnet50", (3, 4, 6, 3), 4))

@@ -94,9 +94,7 @@ def _drawn(text: str, font: ImageFont.FreeTypeFont, rng: np.random.Generator) ->
     if rng.random() < 0.3:
         paper, ink = ink, paper
     image = Image.new("RGB", size, tuple(int(v) for v in paper))
-    ImageDraw.Draw(image).text(
-        (margin - left, margin - top), text, font=font, fill=tuple(int(v) for v in ink)
-    )
+    ImageDraw.Draw(image).text((margin - left, margin - top), text, font=font, fill=tuple(int(v) for v in ink))
     if rng.random() < 0.3:
         image = image.filter(ImageFilter.GaussianBlur(0.7))
     noise = rng.normal(0, rng.uniform(0, 12), (size[1], size[0], 3))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A net of YOLOv8n's shape: backbone, pyramid, three heads, boxes decoded; weights from a seed: timing only."""
+"""A net of YOLOv8n's shape: backbone, pyramid, three heads, decoding; weights from a seed: timing only."""
 
 from __future__ import annotations
 
