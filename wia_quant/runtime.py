@@ -87,6 +87,9 @@ class Session:
         """
         if threads < 1:
             raise UsageError(f"threads must be at least 1, not {threads}")
+        capped = isa or os.environ.get("WIA_ISA")
+        if capped and capped not in usable_isas():
+            raise UsageError(f"instruction set '{capped}': this CPU has {', '.join(usable_isas())}")
         options = (threads, isa or "", memory_limit, max_loop_iterations)
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             data = bytes(path_or_bytes)
@@ -183,6 +186,11 @@ class _Profiling:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._native.set_profiling(False)
+
+
+def usable_isas() -> list[str]:
+    """The names that Session's ``isa`` takes on this CPU, the slowest first."""
+    return _native.usable_isas()
 
 
 def operators() -> list[tuple[str, str]]:

@@ -110,6 +110,13 @@ uint32_t mask_for(const std::string& isa) {
   fail(WIA_ERROR_INVALID_ARGUMENT, "WIA_ISA '" + name + "' is not known; use one of " + known);
 }
 
+std::vector<std::string> usable_isas() {
+  std::vector<std::string> names;
+  for (const Isa& entry : kIsas)
+    if (supports(detect(), entry.bit)) names.push_back(entry.name);
+  return names;
+}
+
 const char* isa_name(uint32_t mask) {
   const char* name = "reference";
   for (const Isa& entry : kIsas)

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace wia::cpu {
 
@@ -25,6 +26,8 @@ uint32_t detect();
 // Throws Error on an unknown name, or one that this CPU cannot run. Empty: the environment's
 // WIA_ISA, else detect().
 uint32_t mask_for(const std::string& isa);
+// The names that mask_for() takes on this CPU, "reference" first.
+std::vector<std::string> usable_isas();
 // The name of the highest set bit; "reference" for none.
 const char* isa_name(uint32_t mask);
 

@@ -162,6 +162,7 @@ NB_MODULE(_native, m) {
       .def("threads", &wia::Session::n_threads);
 
   m.def("isa", [] { return wia::cpu::isa_name(wia::cpu::mask_for("")); });
+  m.def("usable_isas", &wia::cpu::usable_isas);
   m.def("operators", [] {
     std::vector<std::pair<std::string, std::string>> out;
     for (const wia::OpEntry& op : wia::all_ops()) out.emplace_back(op.domain, op.op_type);
