@@ -89,7 +89,7 @@ def magnitudes(h: Histogram) -> tuple[FloatArray, float]:
 
 
 def divergences(counts: FloatArray, levels: int) -> FloatArray:
-    """KL(P || Q) for the thresholds of levels, levels + 1, ..., counts.size bins; inf where Q misses a bin."""
+    """KL(P || Q) of the thresholds levels, levels + 1, ... counts.size bins; inf where Q misses a bin."""
     size = counts.size
     sums = _prefix(counts)
     n_used = _prefix((counts > 0).astype(np.float64))

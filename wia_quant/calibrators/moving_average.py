@@ -42,9 +42,7 @@ class MovingAverage:
     def range(self) -> Range:
         if self._n_batches == 0:
             raise no_data()
-        return Range.around_zero(
-            math.fsum(self._lo_sum) / self._n_batches, math.fsum(self._hi_sum) / self._n_batches
-        )
+        return Range.around_zero(math.fsum(self._lo_sum) / self._n_batches, math.fsum(self._hi_sum) / self._n_batches)
 
     def clipped(self) -> float | None:
         return None
