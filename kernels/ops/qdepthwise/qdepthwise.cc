@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which pixels lie inside the picture: the part of a depthwise convolution that no ISA changes.
+// Rows of the picture with their padding: the part of a depthwise convolution that no ISA changes.
 #include "ops/qdepthwise/qdepthwise.h"
 
 #include <cstring>
@@ -10,6 +10,7 @@ namespace wia {
 namespace {
 
 size_t round_up(size_t n) { return (n + 63) / 64 * 64; }
+size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 }  // namespace
 
@@ -30,68 +31,93 @@ void qdepthwise_pack(const QDepthwise& kernel, const QConv& conv, const QConvWei
   kernel.pack(conv.out_c, conv.kernel_h, conv.kernel_w, weights, packed);
 }
 
-// Scratch: one pixel of x_zero_point, then a pointer and a step for each tap.
-size_t qdepthwise_scratch_bytes(const QConv& conv) {
-  return round_up(conv.in_c) +
-         conv.kernel_h * conv.kernel_w * (sizeof(const uint8_t*) + sizeof(size_t));
-}
+namespace {
+
+// Picture rows are copied with their padding, so that every pixel of an output row is like any
+// other; the last `span` rows are kept for the output rows below. One more row holds the zero
+// point, for what is above and below the picture.
+struct Rows {
+  const QConv& conv;
+  size_t span, width, pitch;
+  bool padded;  // false: the picture's own rows will do
+  const uint8_t** taps;
+  ptrdiff_t* held;  // the picture row in each place, counted over the whole batch; -1: none
+  uint8_t* outside;
+
+  Rows(const QConv& c, void* scratch) : conv(c) {
+    span = (c.kernel_h - 1) * c.dilation_h + 1;
+    const size_t reach = (c.kernel_w - 1) * c.dilation_w + 1;
+    width = (c.out_w ? c.out_w - 1 : 0) * c.stride_w + reach;
+    padded = c.pad_left != 0 || width > c.in_w;
+    pitch = round_up(width * c.in_c);
+    taps = static_cast<const uint8_t**>(scratch);
+    held = reinterpret_cast<ptrdiff_t*>(taps + c.kernel_h * c.kernel_w);
+    outside = static_cast<uint8_t*>(scratch) + table_bytes();
+  }
+  size_t table_bytes() const {
+    return round_up((conv.kernel_h * conv.kernel_w + span) * sizeof(void*));
+  }
+  size_t bytes() const { return table_bytes() + (1 + (padded ? span : 0)) * pitch; }
+
+  // Where column -pad_left of a picture row is.
+  const uint8_t* row(const uint8_t* x, size_t image, ptrdiff_t iy, int32_t zero_point) {
+    if (iy < 0 || iy >= static_cast<ptrdiff_t>(conv.in_h)) return outside;
+    const size_t index = image * conv.in_h + static_cast<size_t>(iy);
+    const uint8_t* line = x + index * conv.in_w * conv.in_c;
+    if (!padded) return line;
+    const size_t place = static_cast<size_t>(iy) % span;
+    uint8_t* copy = outside + (1 + place) * pitch;
+    if (held[place] == static_cast<ptrdiff_t>(index)) return copy;
+    held[place] = static_cast<ptrdiff_t>(index);
+    const ptrdiff_t in_w = static_cast<ptrdiff_t>(conv.in_w), left = -conv.pad_left;
+    const ptrdiff_t end = left + static_cast<ptrdiff_t>(width);
+    const ptrdiff_t from = left < 0      ? 0
+                           : left < in_w ? left
+                                         : in_w,
+                    to = end < from   ? from
+                         : end < in_w ? end
+                                      : in_w;
+    const size_t before = smaller(static_cast<size_t>(from - left), width) * conv.in_c;
+    const size_t inside = static_cast<size_t>(to - from) * conv.in_c;
+    std::memset(copy, zero_point, before);
+    std::memcpy(copy + before, line + static_cast<size_t>(from) * conv.in_c, inside);
+    std::memset(copy + before + inside, zero_point, width * conv.in_c - before - inside);
+    return copy;
+  }
+};
+
+}  // namespace
+
+size_t qdepthwise_scratch_bytes(const QConv& conv) { return Rows(conv, nullptr).bytes(); }
 
 void qdepthwise_run(const QDepthwise& kernel, const QConv& conv, const QConvRun& run,
                     const QEpilogue& epilogue) {
-  const size_t channels = conv.in_c, n_taps = conv.kernel_h * conv.kernel_w;
-  uint8_t* outside = static_cast<uint8_t*>(run.scratch);
-  std::memset(outside, run.x_zero_point, channels);
-  const uint8_t** taps = reinterpret_cast<const uint8_t**>(outside + round_up(channels));
-  size_t* steps = reinterpret_cast<size_t*>(taps + n_taps);
+  Rows rows(conv, run.scratch);
+  for (size_t place = 0; place < rows.span; ++place) rows.held[place] = -1;
+  std::memset(rows.outside, run.x_zero_point, rows.width * conv.in_c);
   const size_t element = epilogue.output == QOutput::kU8 ? 1 : 4;
-  const ptrdiff_t stride_w = static_cast<ptrdiff_t>(conv.stride_w),
-                  dilation_w = static_cast<ptrdiff_t>(conv.dilation_w);
-  const ptrdiff_t in_w = static_cast<ptrdiff_t>(conv.in_w),
-                  in_h = static_cast<ptrdiff_t>(conv.in_h);
-  const ptrdiff_t out_w = static_cast<ptrdiff_t>(conv.out_w);
-  const ptrdiff_t reach = static_cast<ptrdiff_t>(conv.kernel_w - 1) * dilation_w;
-  // Columns [inner_begin, inner_end) have all taps inside the picture's width.
-  ptrdiff_t inner_begin = conv.pad_left <= 0 ? 0 : (conv.pad_left + stride_w - 1) / stride_w;
-  ptrdiff_t inner_end =
-      in_w - 1 + conv.pad_left - reach < 0 ? 0 : (in_w - 1 + conv.pad_left - reach) / stride_w + 1;
-  if (inner_end > out_w) inner_end = out_w;
-  if (inner_begin > inner_end) inner_begin = inner_end;
   for (size_t row = run.pixel_begin; row < run.pixel_end; ++row) {
-    const size_t image = row / conv.out_h;
     const ptrdiff_t top = static_cast<ptrdiff_t>((row % conv.out_h) * conv.stride_h) - conv.pad_top;
-    for (ptrdiff_t x = 0; x < out_w;) {
-      const bool inner = x >= inner_begin && x < inner_end;
-      const ptrdiff_t n = inner ? inner_end - x : 1;
-      for (size_t kh = 0; kh < conv.kernel_h; ++kh) {
-        const ptrdiff_t iy = top + static_cast<ptrdiff_t>(kh * conv.dilation_h);
-        const bool inside_h = iy >= 0 && iy < in_h;
-        const size_t line =
-            inside_h ? (image * conv.in_h + static_cast<size_t>(iy)) * conv.in_w : 0;
-        for (size_t kw = 0; kw < conv.kernel_w; ++kw) {
-          const ptrdiff_t ix =
-              x * stride_w - conv.pad_left + static_cast<ptrdiff_t>(kw) * dilation_w;
-          const bool inside = inside_h && ix >= 0 && ix < in_w;
-          taps[kh * conv.kernel_w + kw] =
-              inside ? run.x + (line + static_cast<size_t>(ix)) * channels : outside;
-          steps[kh * conv.kernel_w + kw] = inside ? conv.stride_w * channels : 0;
-        }
+    for (size_t kh = 0; kh < conv.kernel_h; ++kh) {
+      const ptrdiff_t iy = top + static_cast<ptrdiff_t>(kh * conv.dilation_h);
+      const uint8_t* line = rows.row(run.x, row / conv.out_h, iy, run.x_zero_point);
+      for (size_t kw = 0; kw < conv.kernel_w; ++kw) {
+        rows.taps[kh * conv.kernel_w + kw] = line + kw * conv.dilation_w * conv.in_c;
       }
-      const size_t pixel = row * conv.out_w + static_cast<size_t>(x);
-      const QDepthwiseBlock block = {
-          .n_pixels = static_cast<size_t>(n),
-          .n_taps = n_taps,
-          .channels = channels,
-          .taps = taps,
-          .steps = steps,
-          .packed = run.packed,
-          .epilogue = &epilogue,
-          .residual =
-              epilogue.residual ? epilogue.residual + pixel * epilogue.ld_residual : nullptr,
-          .out = static_cast<std::byte*>(run.out) + pixel * channels * element,
-          .ld_out = channels};
-      kernel.block(block);
-      x += n;
     }
+    const size_t pixel = row * conv.out_w;
+    const QDepthwiseBlock block = {
+        .n_pixels = conv.out_w,
+        .n_taps = conv.kernel_h * conv.kernel_w,
+        .channels = conv.in_c,
+        .taps = rows.taps,
+        .step = conv.stride_w * conv.in_c,
+        .packed = run.packed,
+        .epilogue = &epilogue,
+        .residual = epilogue.residual ? epilogue.residual + pixel * epilogue.ld_residual : nullptr,
+        .out = static_cast<std::byte*>(run.out) + pixel * conv.in_c * element,
+        .ld_out = conv.in_c};
+    kernel.block(block);
   }
 }
 

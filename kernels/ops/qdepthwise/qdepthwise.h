@@ -15,15 +15,16 @@
 
 namespace wia {
 
-// A run of output pixels in one row: pixel i reads tap t at taps[t] + i * steps[t], and writes out
-// + i * ld_out.
+// A run of output pixels in one row: pixel i reads tap t at taps[t] + i * step, and writes out + i
+// * ld_out. No byte beyond a pixel's channels is read.
 struct QDepthwiseBlock {
   size_t n_pixels, n_taps, channels;
   const uint8_t* const* taps;
-  const size_t* steps;
+  size_t step;
   const void* packed;
   const QEpilogue* epilogue;
-  const uint8_t* residual;  // of pixel 0, or nullptr; pixels are epilogue->ld_residual apart
+  const uint8_t* residual;  // of pixel 0, or nullptr; pixels are epilogue->ld_residual apart; must
+                            // not overlap out
   void* out;
   size_t ld_out;  // elements
 };

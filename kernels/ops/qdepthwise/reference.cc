@@ -43,7 +43,7 @@ void block(const QDepthwiseBlock& q) {
     for (size_t c = 0; c < channels; ++c) {
       uint32_t acc = static_cast<uint32_t>(bias[c]);
       for (size_t t = 0; t < q.n_taps; ++t) {
-        acc += static_cast<uint32_t>(q.taps[t][i * q.steps[t] + c] * w[t * channels + c]);
+        acc += static_cast<uint32_t>(q.taps[t][i * q.step + c] * w[t * channels + c]);
       }
       const int32_t sum = static_cast<int32_t>(acc);
       epilogue_reference(*q.epilogue, 1, &sum, multiplier + c, float_bias + c,
