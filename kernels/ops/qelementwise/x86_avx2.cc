@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The elementwise operators in 256-bit vectors.
+#include <immintrin.h>
+
+#include "ops/qelementwise/qelementwise.h"
+
+namespace wia {
+namespace {
+
+#include "ops/simd/x86_256.inc"
+//
+#include "ops/simd/x86_epilogue.inc"
+//
+#include "ops/qelementwise/x86.inc"
+
+}  // namespace
+
+const QElementwise qelementwise_avx2 = {"qelementwise_avx2", quantize,     dequantize, table,
+                                        binary<false>,       binary<true>, requantize};
+
+}  // namespace wia
