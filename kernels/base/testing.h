@@ -9,6 +9,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace wia::testing {
@@ -30,6 +31,15 @@ struct Register {
 struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+// Small integers as numbers, the rest as it is.
+template <class T>
+auto shown(const T& value) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return +value;
+  else
+    return value;
+}
 
 template <class... Parts>
 [[noreturn]] void fail_at(const char* file, int line, const Parts&... parts) {
@@ -66,12 +76,13 @@ inline int run_all(int argc, char** argv) {
   do {                                                                                      \
     if (!(condition)) ::wia::testing::fail_at(__FILE__, __LINE__, "CHECK(" #condition ")"); \
   } while (0)
-#define CHECK_EQ(a, b)                                                                          \
-  do {                                                                                          \
-    const auto& check_a = (a);                                                                  \
-    const auto& check_b = (b);                                                                  \
-    if (!(check_a == check_b))                                                                  \
-      ::wia::testing::fail_at(__FILE__, __LINE__, #a " = ", +check_a, ", " #b " = ", +check_b); \
+#define CHECK_EQ(a, b)                                                                      \
+  do {                                                                                      \
+    const auto& check_a = (a);                                                              \
+    const auto& check_b = (b);                                                              \
+    if (!(check_a == check_b))                                                              \
+      ::wia::testing::fail_at(__FILE__, __LINE__, #a " = ", ::wia::testing::shown(check_a), \
+                              ", " #b " = ", ::wia::testing::shown(check_b));               \
   } while (0)
 #define CHECK_THROWS(expression, text)                                                     \
   do {                                                                                     \

@@ -12,8 +12,8 @@
 namespace wia::onnx {
 namespace {
 
-constexpr int kMaxDepth = 32;            // of subgraphs and of functions in functions
-constexpr size_t kMaxNodes = 1'000'000;  // after functions are inlined
+constexpr int kMaxDepth = 32;          // of subgraphs and of functions in functions
+constexpr size_t kMaxNodes = 200'000;  // after functions are inlined
 constexpr size_t kMaxInlined = size_t{256}
                                << 20;  // bytes of functions, counted each time they are called
 constexpr size_t kMaxCallName = 256;

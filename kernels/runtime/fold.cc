@@ -75,6 +75,72 @@ void share_constants(Graph& graph, const Node& node) {
   }
 }
 
+// The branch of an If whose condition is known takes the node's place.
+bool inline_branch(Graph& graph, Node& node) {
+  if (node.op_type != "If" || !node.domain.empty() || node.inputs.empty() ||
+      !graph.is_constant(node.inputs[0]))
+    return false;
+  const Tensor& condition = *graph.values[node.inputs[0]].constant;
+  if (condition.dtype != DType::kBool || condition.numel() != 1 || !condition.data) return false;
+  const auto branch = node.graph(*condition.as<uint8_t>() ? "then_branch" : "else_branch");
+  if (!branch || !branch->inputs.empty() || branch->outputs.size() < node.outputs.size())
+    return false;
+  const size_t n_own = node.inputs.size() - std::min(node.inputs.size(), branch->captures.size());
+  if (n_own != 1) return false;
+
+  std::vector<ValueId> outer(branch->values.size(), kNoValue);
+  for (size_t i = 0; i < branch->captures.size(); ++i)
+    if (branch->captures[i] != kNoValue) outer[branch->captures[i]] = node.inputs[n_own + i];
+  std::vector<char> made(branch->values.size(), 0);
+  for (const auto& inner : branch->nodes)
+    for (ValueId v : inner->outputs)
+      if (v != kNoValue) made[v] = 1;
+  std::vector<std::pair<ValueId, ValueId>> copies;  // branch value, output of the node
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    const ValueId v = branch->outputs[o];
+    if (node.outputs[o] == kNoValue) continue;
+    if (made[v] && outer[v] == kNoValue)
+      outer[v] = node.outputs[o];
+    else
+      copies.emplace_back(v, node.outputs[o]);
+  }
+  for (size_t v = 0; v < branch->values.size(); ++v) {
+    if (outer[v] != kNoValue) continue;
+    Value value = branch->values[v];
+    value.name = node.name + "/" + value.name;
+    graph.values.push_back(std::move(value));
+    outer[v] = static_cast<ValueId>(graph.values.size()) - 1;
+  }
+  auto to_outer = [&](std::vector<ValueId> ids) {
+    for (ValueId& v : ids)
+      if (v != kNoValue) v = outer[v];
+    return ids;
+  };
+  const std::string prefix = node.name + "/";
+  const int opset = node.opset;
+  node.outputs.clear();  // dead; `node` is not read below, as adding nodes may move the list
+  for (auto& inner : branch->nodes) {
+    Node& copy = graph.add_node(inner->op_type, inner->domain, prefix + inner->name,
+                                to_outer(inner->inputs), to_outer(inner->outputs));
+    copy.opset = inner->opset;
+    copy.attributes = inner->attributes;
+  }
+  for (auto [from, to] : copies)
+    graph.add_node("Identity", "", prefix + graph.values[to].name, {outer[from]}, {to}).opset =
+        opset;
+  return true;
+}
+
+bool inline_branches(Graph& graph) {
+  bool any = false;
+  const size_t n_nodes = graph.nodes.size();
+  for (size_t n = 0; n < n_nodes; ++n) any |= inline_branch(graph, *graph.nodes[n]);
+  if (!any) return false;
+  graph.remove_dead();
+  graph.sort();
+  return true;
+}
+
 }  // namespace
 
 void fold_constants(Graph& graph, const KernelContext& context, bool keep_dequantize) {
@@ -89,6 +155,7 @@ void fold_constants(Graph& graph, const KernelContext& context, bool keep_dequan
         fold_constants(**inner, context, keep_dequantize);
   }
   graph.remove_dead();
+  if (inline_branches(graph)) fold_constants(graph, context, keep_dequantize);
 }
 
 }  // namespace wia
