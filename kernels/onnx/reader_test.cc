@@ -37,6 +37,11 @@ Graph constant_model(const Proto& initializer, const std::string& folder = "") {
 
 Tensor only(const Graph& graph) { return *graph.values[graph.outputs[0]].constant; }
 
+template <class T>
+T element(const Graph& graph, size_t i) {
+  return only(graph).as<T>()[i];
+}
+
 // A folder with one file of float32 0, 1, 2, 3; gone at the end.
 struct Folder {
   Folder()
@@ -92,8 +97,8 @@ TEST(raw_and_typed_elements_are_the_same) {
   const Graph typed = constant_model(tensor("w", 1, {2}).float32(4, 1.5f).float32(4, -2.0f));
   const Graph packed = constant_model(tensor("w", 1, {2}).raw<float>(4, {1.5f, -2.0f}));
   for (const Graph* g : {&raw, &typed, &packed}) {
-    CHECK_EQ(only(*g).as<float>()[0], 1.5f);
-    CHECK_EQ(only(*g).as<float>()[1], -2.0f);
+    CHECK_EQ(element<float>(*g, 0), 1.5f);
+    CHECK_EQ(element<float>(*g, 1), -2.0f);
   }
 }
 
@@ -105,24 +110,23 @@ TEST(every_integer_type_is_read_from_int32_data) {
     CHECK_EQ(t.as<uint8_t>()[0], 1);
     CHECK_EQ(t.as<uint8_t>()[2 * dtype_size(t.dtype)], 1);
   }
-  CHECK_EQ(only(constant_model(tensor("w", 3, {1}).packed(5, {-128}))).as<int8_t>()[0], -128);
-  CHECK_EQ(only(constant_model(tensor("w", 7, {1}).packed(7, {INT64_MIN}))).as<int64_t>()[0],
+  CHECK_EQ(element<int8_t>(constant_model(tensor("w", 3, {1}).packed(5, {-128})), 0), -128);
+  CHECK_EQ(element<int64_t>(constant_model(tensor("w", 7, {1}).packed(7, {INT64_MIN})), 0),
            INT64_MIN);
-  CHECK_EQ(only(constant_model(tensor("w", 12, {1}).packed(11, {0xffffffff}))).as<uint32_t>()[0],
+  CHECK_EQ(element<uint32_t>(constant_model(tensor("w", 12, {1}).packed(11, {0xffffffff})), 0),
            0xffffffffu);
-  CHECK_EQ(only(constant_model(tensor("w", 13, {1}).packed(11, {-1}))).as<uint64_t>()[0],
-           UINT64_MAX);
+  CHECK_EQ(element<uint64_t>(constant_model(tensor("w", 13, {1}).packed(11, {-1})), 0), UINT64_MAX);
 }
 
 TEST(four_bit_elements_are_unpacked_low_half_first) {
   const Graph s = constant_model(tensor("w", 22, {3}).raw<uint8_t>(9, {0x81, 0x0f}));
-  CHECK_EQ(only(s).as<int8_t>()[0], 1);
-  CHECK_EQ(only(s).as<int8_t>()[1], -8);
-  CHECK_EQ(only(s).as<int8_t>()[2], -1);
+  CHECK_EQ(element<int8_t>(s, 0), 1);
+  CHECK_EQ(element<int8_t>(s, 1), -8);
+  CHECK_EQ(element<int8_t>(s, 2), -1);
   const Graph u = constant_model(tensor("w", 21, {3}).packed(5, {0x81, 0x0f}));
-  CHECK_EQ(only(u).as<uint8_t>()[0], 1);
-  CHECK_EQ(only(u).as<uint8_t>()[1], 8);
-  CHECK_EQ(only(u).as<uint8_t>()[2], 15);
+  CHECK_EQ(element<uint8_t>(u, 0), 1);
+  CHECK_EQ(element<uint8_t>(u, 1), 8);
+  CHECK_EQ(element<uint8_t>(u, 2), 15);
 }
 
 TEST(empty_tensors_and_scalars_are_read) {
@@ -130,7 +134,7 @@ TEST(empty_tensors_and_scalars_are_read) {
   CHECK_EQ(only(constant_model(tensor("w", 1, {0}))).numel(), 0);
   const Graph g = constant_model(tensor("w", 1, {}).float32(4, 3.0f));
   CHECK_EQ(only(g).shape.rank(), 0);
-  CHECK_EQ(only(g).as<float>()[0], 3.0f);
+  CHECK_EQ(element<float>(g, 0), 3.0f);
 }
 
 TEST(data_that_does_not_fit_the_shape_is_named) {
@@ -156,8 +160,8 @@ TEST(types_we_do_not_have_are_named) {
 
 TEST(external_data_is_read_beside_the_model) {
   const Folder folder;
-  CHECK_EQ(only(constant_model(external("w.bin", "8", "8"), folder.model())).as<float>()[1], 3.0f);
-  CHECK_EQ(only(constant_model(external("w.bin"), folder.model())).as<float>()[1], 1.0f);
+  CHECK_EQ(element<float>(constant_model(external("w.bin", "8", "8"), folder.model()), 1), 3.0f);
+  CHECK_EQ(element<float>(constant_model(external("w.bin"), folder.model()), 1), 1.0f);
 }
 
 TEST(external_data_cannot_leave_the_folder) {
@@ -255,7 +259,7 @@ TEST(constant_nodes_become_constants) {
   const Graph g =
       read(model(Proto().message(kNode, floats).message(kOutput, Proto().text(1, "w"))));
   CHECK_EQ(g.nodes.size(), size_t{0});
-  CHECK_EQ(only(g).as<float>()[1], 2.0f);
+  CHECK_EQ(element<float>(g, 1), 2.0f);
   Proto text = node("Constant", {}, {"w"}, "c");
   text.message(kAttribute, Proto().text(1, "value_string").text(4, "s").integer(20, 3));
   CHECK_THROWS(read(model(Proto().message(kNode, text).message(kOutput, Proto().text(1, "w")))),
