@@ -7,12 +7,12 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, inliner, numpy_helper
 
 from wia_quant.errors import ModelError
 
@@ -25,7 +25,9 @@ MAX_PROTO_BYTES: Final = 2**31 - 2**20
 SMALL_CONSTANT: Final = 1024
 
 #: ONNX operator set -> the lowest IR version that may carry it (onnx/docs/Versioning.md).
-_IR_OF_OPSET: Final = {int(v): int(ir) for (domain, v), ir in helper.OP_SET_ID_VERSION_MAP.items() if domain == "ai.onnx"}
+_IR_OF_OPSET: Final = {
+    int(v): int(ir) for (domain, v), ir in helper.OP_SET_ID_VERSION_MAP.items() if domain == "ai.onnx"
+}
 
 
 @dataclass(eq=False)
@@ -128,6 +130,13 @@ class Model:
         """The version of the ai.onnx operator set."""
         return self.opsets.get("", 0)
 
+    def floats(self, name: str) -> npt.NDArray[np.float32]:
+        """The elements of a float32 constant."""
+        array = self.array(name)
+        if array is None or array.dtype != np.float32:
+            raise ModelError(f"{name!r} is not a float32 constant")
+        return cast(npt.NDArray[np.float32], array)
+
     def index(self) -> None:
         """Look at the graphs afresh: producers, consumers, owners, constants."""
         self.graphs: list[Graph] = list(self.main.walk())
@@ -203,7 +212,7 @@ class Model:
     def add_constant(self, graph: Graph, name: str, value: AnyArray) -> str:
         """Add an initializer; returns its name, which may carry a suffix."""
         name = self.fresh(name)
-        return self.add_tensor(graph, name, numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return self.add_tensor(graph, name, numpy_helper.from_array(np.asarray(value, order="C"), name))
 
     def add_tensor(self, graph: Graph, name: str, tensor: TensorProto) -> str:
         """Add a ready tensor under a name that nobody has."""
@@ -264,7 +273,10 @@ class Model:
             graph.nodes = order
 
     def infer(self) -> None:
-        """Fill ``types``, ``shapes`` and ``symbols`` (dimensions with their names) by ONNX shape inference; large constants are looked at by shape only."""
+        """Fill ``types``, ``shapes`` and ``symbols`` (dimensions with their names) by ONNX shape inference.
+
+        Large constants are looked at by shape only.
+        """
         proto = self.to_proto(constants_up_to=SMALL_CONSTANT)
         try:
             proto = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
@@ -275,7 +287,15 @@ class Model:
         self.shapes = {k: tuple(d if isinstance(d, int) else None for d in v) for k, v in self.symbols.items()}
         for name, tensor in self.constants.items():
             self.types[name] = tensor.data_type
-            self.shapes[name] = self.symbols[name] = tuple(tensor.dims)
+            self.shapes[name] = tuple(tensor.dims)
+            self.symbols[name] = tuple(tensor.dims)
+
+    def interface(self) -> onnx.ModelProto:
+        """A message with the inputs and outputs alone."""
+        proto = onnx.ModelProto(ir_version=self.ir_version)
+        proto.graph.input.extend(self.main.inputs)
+        proto.graph.output.extend(self.main.outputs)
+        return proto
 
     def to_proto(self, constants_up_to: int | None = None) -> onnx.ModelProto:
         """The model as a message; with ``constants_up_to``, larger constants become inputs (for inference)."""
@@ -324,7 +344,7 @@ def load(source: str | Path | bytes | onnx.ModelProto) -> Model:
     """
     proto = read_proto(source)
     if proto.functions:
-        proto = onnx.inliner.inline_local_functions(proto)
+        proto = inliner.inline_local_functions(proto)
     unique_names(proto)
     return Model(proto)
 
@@ -366,16 +386,18 @@ def ir_version_of(opset: int) -> int:
     return _IR_OF_OPSET.get(opset, max(_IR_OF_OPSET.values()))
 
 
-def save(proto: onnx.ModelProto, path: Path) -> None:
-    """Write a model; above 2 GiB its weights go to ``<name>.data`` beside it."""
+def save(proto: onnx.ModelProto, path: Path, *, name: str | None = None) -> None:
+    """Write a model; above 2 GiB its weights go to ``<name>.data`` beside it.
+
+    ``name`` is what the file will be called, when ``path`` is a temporary one.
+    """
     if proto.ByteSize() < MAX_PROTO_BYTES:
         path.write_bytes(proto.SerializeToString(deterministic=True))
         return
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)  # save_model moves the weights out of the message it is given
-    onnx.save_model(
-        copy, str(path), save_as_external_data=True, location=path.name + ".data", size_threshold=SMALL_CONSTANT
-    )
+    location = (name or path.name) + ".data"
+    onnx.save_model(copy, str(path), save_as_external_data=True, location=location, size_threshold=SMALL_CONSTANT)
 
 
 def make_node(

@@ -253,10 +253,12 @@ OPERATORS: Final = MappingProxyType(
         "DepthToSpace": _moves(),
         "SpaceToDepth": _moves(),
         "Pad": _moves(),
-        "Gather": Operator(Kind.MOVES, (_A, _I), "picks values: input and output share one scale", _embedding_condition),
+        "Gather": Operator(Kind.MOVES, (_A, _I), "picks values: both sides share one scale", _embedding_condition),
         "Concat": Operator(Kind.CONCAT, (_A,), "joins tensors: inputs and output share one scale"),
         # Float.
-        **dict.fromkeys(("Softmax", "LogSoftmax", "Exp", "Log", "ReduceLogSumExp", "ReduceSumSquare"), _float(_EXPONENTIAL)),
+        **dict.fromkeys(
+            ("Softmax", "LogSoftmax", "Exp", "Log", "ReduceLogSumExp", "ReduceSumSquare"), _float(_EXPONENTIAL)
+        ),
         **dict.fromkeys(
             (
                 "LayerNormalization", "GroupNormalization", "InstanceNormalization", "LpNormalization", "LRN",
@@ -300,7 +302,11 @@ def operator(model: Model, node: Node) -> Operator:
         slope = model.array(node.input(1))
         if slope is not None and slope.size == 1:
             return OPERATORS["LeakyRelu"]
-    if node.op_type == "Gather" and model.array(node.inputs[0]) is not None and _embedding_condition(model, node) is None:
+    if (
+        node.op_type == "Gather"
+        and model.array(node.inputs[0]) is not None
+        and _embedding_condition(model, node) is None
+    ):
         return _EMBEDDING
     return OPERATORS.get(node.op_type, _UNKNOWN)
 

@@ -18,6 +18,11 @@ OLDEST: Final = 7
 #: A domain only this file uses, between hiding a node from the converter and showing it again.
 _HIDDEN: Final = "wia.hidden"
 
+#: Operators whose result has the rank of their first input, in what exporters write around a Softmax.
+_RANK_OF_FIRST: Final = frozenset(
+    {"MatMul", "Add", "Mul", "Div", "Sub", "Transpose", "Relu", "Softmax", "Cast", "Dropout"}
+)
+
 
 def raise_opset(model: Model, least: int) -> Model:
     """``model`` itself when its opset is at least ``least``, else a converted one.
@@ -38,9 +43,7 @@ def raise_opset(model: Model, least: int) -> Model:
     if model.opset >= least:
         return model
     fold_constants(model, frozenset())  # shapes that hang on Constant nodes become known
-    large = {
-        name: tensor for name, tensor in model.constants.items() if _n_elements(tensor) > SMALL_CONSTANT
-    }
+    large = {name: tensor for name, tensor in model.constants.items() if _n_elements(tensor) > SMALL_CONSTANT}
     owners = {name: i for i, graph in enumerate(model.graphs) for name in graph.initializers}
     if any(owners[name] != 0 for name in large):
         large = {name: t for name, t in large.items() if owners[name] == 0}
@@ -66,6 +69,7 @@ def raise_opset(model: Model, least: int) -> Model:
     converted.ir_version = ir_version_of(least)
     unique_names(converted)
     raised = Model(converted)
+    _keep_names(raised, model)
     _show_softmax(raised)
     raised.metadata, raised.notes = model.metadata, model.notes
     raised._producer_info, raised._doc_string = model._producer_info, model._doc_string
@@ -84,11 +88,42 @@ def _hide_last_axis_softmax(model: Model) -> None:
     model.infer()
     for _, node in model.nodes():
         if node.op_type in ("Softmax", "LogSoftmax", "Hardmax") and node.standard:
-            axis, rank = node.integer("axis", 1), model.rank(node.inputs[0])
+            axis, rank = node.integer("axis", 1), _rank(model, node.inputs[0])
             if axis == -1 or (rank is not None and axis == rank - 1):
                 node.domain = _HIDDEN
                 node.set("axis", -1)
                 model.opsets[_HIDDEN] = 1
+
+
+def _keep_names(raised: Model, model: Model) -> None:
+    """A node that the converter put in another's place takes its name: it reads the same value first."""
+    left = {node.name for _, node in raised.nodes()}
+    gone = {node.inputs[0]: node.name for _, node in model.nodes() if node.name not in left and node.inputs}
+    known = {node.name for _, node in model.nodes()}
+    for _, node in raised.nodes():
+        if node.name not in known and node.inputs and node.inputs[0] in gone:
+            node.name = gone.pop(node.inputs[0])
+
+
+def _rank(model: Model, value: str) -> int | None:
+    """The rank of a value, also where inference gives up on a shape that is computed while running."""
+    seen: set[str] = set()
+    while model.rank(value) is None:
+        node = model.producers.get(value)
+        if node is None or value in seen:
+            return None
+        seen.add(value)
+        if node.op_type == "Reshape":
+            target = model.shape(node.inputs[1])
+            return target[0] if target else None
+        if node.op_type == "Transpose":
+            perm = node.integers("perm")
+            if perm is not None:
+                return len(perm)
+        if node.op_type not in _RANK_OF_FIRST:
+            return None
+        value = node.inputs[0]
+    return model.rank(value)
 
 
 def _show_softmax(model: Model) -> None:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -12,9 +13,11 @@ import numpy as np
 
 from wia_quant.affine import INT8, INT8_NARROW, INT16_SYMMETRIC, QType, Range
 from wia_quant.errors import PolicyError
-from wia_quant.graph import Graph, Model, Node
+from wia_quant.graph import Model, Node
 from wia_quant.operators import Kind, Operator, Role, operator
+from wia_quant.prepare import Source, prepare
 from wia_quant.regions import Regions, find_regions
+from wia_quant.targets.target import DEFAULT, Target, load_target
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,8 @@ class Plan:
         """The plan for people: one line a node."""
         width = max((len(d.node) for d in self.decisions), default=4)
         lines = [
-            f"{d.node:{width}}  {d.op_type:18}  {'int' if d.quantized else 'float':5}  {d.reason}" for d in self.decisions
+            f"{d.node:{width}}  {d.op_type:18}  {'int' if d.quantized else 'float':5}  {d.reason}"
+            for d in self.decisions
         ]
         n = sum(d.quantized for d in self.decisions)
         head = f"{n} of {len(self.decisions)} nodes on integers, scheme {self.scheme} ({SCHEMES[self.scheme].summary})"
@@ -142,10 +146,36 @@ MIXED_RANGES: Final = 32.0
 
 
 def plan(
+    source: Source, scheme: str = "w8a8", exclude: Iterable[str] = (), target: str | Path | Target = DEFAULT
+) -> Plan:
+    """What would be done with a float model: every node, with its reason. Runs nothing, writes nothing.
+
+    Args:
+        source: the float model: a path, its bytes, or a ModelProto; not changed.
+        scheme: a name of ``SCHEMES``.
+        exclude: rules of exclude.py.
+        target: a built-in target, or a JSON file.
+
+    Raises:
+        ModelError: the model cannot be read.
+        PolicyError: unknown scheme or target, a rule that matches nothing, or nothing left to quantize.
+    """
+    prepared = prepare(source, opset=scheme_named(scheme).opset, exclude=exclude)
+    return decide(prepared.model, scheme, prepared.excluded, load_target(target))
+
+
+def scheme_named(name: str) -> Scheme:
+    """The scheme, or an error that lists them."""
+    if name not in SCHEMES:
+        raise PolicyError(f"unknown scheme {name!r}; there are {', '.join(SCHEMES)}")
+    return SCHEMES[name]
+
+
+def decide(
     model: Model,
     scheme: str = "w8a8",
     exclude: Mapping[str, str] | None = None,
-    target: object = None,
+    target: Target | None = None,
     keep_float: Mapping[str, str] | None = None,
 ) -> Plan:
     """Decide for every node of a folded model.
@@ -154,16 +184,21 @@ def plan(
         model: folded, with types inferred; not changed.
         scheme: a name of ``SCHEMES``.
         exclude: node -> the rule that keeps it float (``exclude.resolve``).
-        target: a ``targets.target.Target`` that limits the choice; None is no limit.
+        target: what limits the choice; None is no limit.
         keep_float: further nodes to keep float -> reason (from measurements).
 
     Raises:
         PolicyError: unknown scheme, or nothing is left to quantize.
     """
-    if scheme not in SCHEMES:
-        raise PolicyError(f"unknown scheme {scheme!r}; there are {', '.join(SCHEMES)}")
-    planner = _Planner(model, scheme, dict(exclude or {}), target, dict(keep_float or {}))
-    return planner.run()
+    found = scheme_named(scheme)
+    if target is not None:
+        if scheme not in target.schemes:
+            raise PolicyError(f"target {target.name} cannot run scheme {scheme!r}; it has {', '.join(target.schemes)}")
+        if found.activations is INT8:
+            found = replace(found, activations=target.activations)
+        if found.weights is INT8_NARROW:
+            found = replace(found, weights=target.weights)
+    return _Planner(model, scheme, found, dict(exclude or {}), target, dict(keep_float or {})).run()
 
 
 def mixed_ranges(model: Model, planned: Plan, ranges: Mapping[str, Range]) -> dict[str, str]:
@@ -189,9 +224,10 @@ def _magnitude(r: Range) -> float:
 @dataclass(eq=False)
 class _Planner:
     model: Model
-    scheme: str
+    name: str
+    scheme: Scheme
     exclude: dict[str, str]
-    target: object
+    target: Target | None
     keep_float: dict[str, str]
     lines: dict[str, Operator] = field(default_factory=dict)
     float_reason: dict[str, str] = field(default_factory=dict)
@@ -214,11 +250,13 @@ class _Planner:
 
     def _classify(self) -> None:
         """The line of the table for each node, and why those stay float that do."""
-        scheme = SCHEMES[self.scheme]
-        for _, node in self.model.nodes():
+        scheme = self.scheme
+        for graph, node in self.model.nodes():
             line = operator(self.model, node)
             self.lines[node.name] = line
             reason = self._reason_to_stay_float(node, line)
+            if reason is None and graph is not self.model.main and scheme.activations is not None:
+                reason = "inside a subgraph, whose tensors have no measured range"
             if reason is None and scheme.activations is None and line.kind not in (Kind.PRODUCT, Kind.EMBEDDING):
                 reason = "only weights are quantized"
             if reason is not None:
@@ -231,13 +269,14 @@ class _Planner:
             return self.keep_float[node.name]
         if line.kind is Kind.FLOAT:
             return line.why
-        forbidden = getattr(self.target, "reason_against", None)
-        if forbidden is not None and (reason := forbidden(node.op_type, line.kind)) is not None:
-            return str(reason)
+        if self.target is not None and (reason := self.target.reason_against(node.op_type)) is not None:
+            return reason
         activations = [v for i, v in enumerate(node.inputs) if v and line.role(i) is not Role.IGNORED]
-        values = [*activations, *filter(None, node.outputs)] if line.kind is not Kind.MOVES else [
-            node.inputs[0], *filter(None, node.outputs[:1])
-        ]
+        values = (
+            [*activations, *filter(None, node.outputs)]
+            if line.kind is not Kind.MOVES
+            else [node.inputs[0], *filter(None, node.outputs[:1])]
+        )
         if not all(self.model.is_float(v) for v in values):
             return "not float32: integers are never quantized"
         if line.kind is Kind.BINARY and self._is_pointwise(node):
@@ -246,7 +285,11 @@ class _Planner:
 
     def _is_pointwise(self, node: Node) -> bool:
         sizes = [a.size for a in map(self.model.array, node.inputs) if a is not None]
-        return len(sizes) == 1 and sizes[0] == 1 and (node.op_type != "Div" or self.model.array(node.inputs[1]) is not None)
+        return (
+            len(sizes) == 1
+            and sizes[0] == 1
+            and (node.op_type != "Div" or self.model.array(node.inputs[1]) is not None)
+        )
 
     def _fuse(self) -> None:
         """A bias Add behind a MatMul, and Relu or Clip behind an integer sum, need no Q between."""
@@ -316,7 +359,11 @@ class _Planner:
         line = self.lines[node.name]
         if line.kind is Kind.POINTWISE:
             return False  # it joined no run
-        variables = [v for i, v in enumerate(node.inputs) if v and line.role(i) is Role.ACTIVATION and self.model.array(v) is None]
+        variables = [
+            v
+            for i, v in enumerate(node.inputs)
+            if v and line.role(i) is Role.ACTIVATION and self.model.array(v) is None
+        ]
         if line.kind is Kind.MOVES:
             return True  # Q moves up to before it
         if not variables:
@@ -390,14 +437,14 @@ class _Planner:
     # -- the plan ----------------------------------------------------------------------------------------------
 
     def _write(self) -> Plan:
-        scheme = SCHEMES[self.scheme]
+        scheme = self.scheme
         readers: dict[str, set[str]] = {}
         made: set[str] = set()
         groups = _Groups()
         weights: list[WeightPlan] = []
         biases: list[BiasPlan] = []
         derived: set[str] = set()
-        for graph, node in self.model.nodes():
+        for _, node in self.model.nodes():
             if node.name not in self.quantized:
                 continue
             line = self.lines[node.name]
@@ -423,37 +470,43 @@ class _Planner:
         observe = [v for v in activations if v not in derived and self.model.array(v) is None]
         notes = tuple(self.model.notes)
         return Plan(
-            self.scheme, activations, tuple(observe), tuple(weights), tuple(biases), frozenset(made & set(activations)),
+            self.name, activations, tuple(observe), tuple(weights), tuple(biases), frozenset(made & set(activations)),
             {v: frozenset(r) for v, r in readers.items() if v in activations}, tuple(self._decisions()), notes,
         )  # fmt: skip
 
     def _product(
-        self, node: Node, weights: list[WeightPlan], biases: list[BiasPlan], readers: dict[str, set[str]], made: set[str]
+        self,
+        node: Node,
+        weights: list[WeightPlan],
+        biases: list[BiasPlan],
+        readers: dict[str, set[str]],
+        made: set[str],
     ) -> None:
-        line, qtype = self.lines[node.name], SCHEMES[self.scheme].weights
+        line, qtype = self.lines[node.name], self.scheme.weights
         assert qtype is not None
         for i, value in enumerate(node.inputs[:2]):
             array = self.model.array(value)
             if i == 1 and array is not None and array.ndim >= 2 and line.weight_axis is not None:
-                axis = line.weight_axis(node, array.ndim) if array.ndim == 2 or node.op_type != "MatMul" else None
+                by_channel = self.target is None or self.target.per_channel
+                axis = line.weight_axis(node, array.ndim) if by_channel and _one_matrix(node, array.ndim) else None
                 weights.append(WeightPlan(value, node.name, i, axis, qtype))
             else:
                 readers.setdefault(value, set()).add(node.name)
-        if node.input(2) and SCHEMES[self.scheme].activations is not None:
+        if node.input(2) and self.scheme.activations is not None:
             biases.append(BiasPlan(node.inputs[2], node.name, 2, node.name))
         end = self._end(node)
         if self.wanted.get(end, False):
             made.add(end)
 
     def _fused(self, node: Node, biases: list[BiasPlan], readers: dict[str, set[str]]) -> None:
-        if node.op_type == "Add" and self.lines[node.name].kind is Kind.BINARY and SCHEMES[self.scheme].activations:
+        if node.op_type == "Add" and self.lines[node.name].kind is Kind.BINARY and self.scheme.activations:
             product = self.fused[node.name]
             for i, value in enumerate(node.inputs):
                 if self.model.array(value) is not None:
                     biases.append(BiasPlan(value, node.name, i, product))
 
     def _embedding(self, node: Node, weights: list[WeightPlan]) -> None:
-        qtype, array = SCHEMES[self.scheme].weights, self.model.array(node.inputs[0])
+        qtype, array = self.scheme.weights, self.model.array(node.inputs[0])
         if qtype is not None and array is not None and array.size >= SMALL_EMBEDDING:
             weights.append(WeightPlan(node.inputs[0], node.name, 0, 0, qtype))
 
@@ -517,6 +570,11 @@ class _Planner:
         if node.outputs[0] in self.regions.source:
             return f"part of a function of {self.regions.source[node.outputs[0]]!r}: one table of levels"
         return line.why
+
+
+def _one_matrix(node: Node, rank: int) -> bool:
+    """False for a stack of matrices, whose columns differ from matrix to matrix."""
+    return node.op_type != "MatMul" or rank == 2
 
 
 class _Groups:

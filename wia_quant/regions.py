@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of elementwise operators that together are a function of one tensor: SiLU, decomposed HardSwish and Gelu, scales.
+"""Runs of elementwise operators that are a function of one tensor: SiLU, decomposed HardSwish and Gelu, scales.
 
 Such a run is one table of 256 levels for libwia, so only its two ends are quantized.
 """
@@ -69,9 +69,7 @@ def _eligible(model: Model, node: Node) -> bool:
     return kind is Kind.POINTWISE and (line.condition is None or line.condition(model, node) is None)
 
 
-def _common_source(
-    model: Model, graph: Graph, node: Node, source: dict[str, str], boundaries: set[str]
-) -> str | None:
+def _common_source(model: Model, graph: Graph, node: Node, source: dict[str, str], boundaries: set[str]) -> str | None:
     """The value of which this node is a function of one value; None when it takes two."""
     operands = node.inputs[:2] if node.op_type in _BINARY else node.inputs[:1]
     variables = [v for v in operands if model.array(v) is None]

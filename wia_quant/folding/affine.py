@@ -165,7 +165,7 @@ def per_channel(constant: npt.NDArray[np.generic], rank: int | None, axis: int, 
     An ``axis`` of -1 needs no rank.
     """
     if constant.size == 1:
-        if rank is not None and constant.ndim > rank or rank is None and constant.ndim > 1:
+        if (rank is not None and constant.ndim > rank) or (rank is None and constant.ndim > 1):
             return None  # it would add dimensions
         return np.full(channels, float(constant.reshape(-1)[0].item()))
     if constant.size != channels or (rank is not None and constant.ndim > rank):

@@ -74,7 +74,7 @@ def _constant_values(node: Node) -> list[AnyArray] | None:
 
 
 def _evaluate(model: Model, node: Node) -> list[AnyArray] | None:
-    if node.op_type in _NEVER or not any(node.inputs) and node.op_type != "ConstantOfShape":
+    if node.op_type in _NEVER or (not any(node.inputs) and node.op_type != "ConstantOfShape"):
         return None
     feeds: dict[str, AnyArray] = {}
     for name in filter(None, node.inputs):
@@ -110,7 +110,8 @@ def _run(model: Model, node: Node, feeds: dict[str, AnyArray]) -> list[AnyArray]
     target.output.extend(node.outputs)
     target.attribute.extend(node.attributes.values())
     proto.input.extend(
-        onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in feeds.items()
+        onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+        for n, v in feeds.items()
     )
     names = [n for n in node.outputs if n]
     proto.output.extend(onnx.ValueInfoProto(name=n) for n in names)

@@ -23,8 +23,10 @@ def _changes_nothing(model: Model, node: Node) -> bool:
         return True
     if node.op_type == "Dropout":
         training = model.array(node.input(2)) if node.input(2) else None
-        mask_used = len(node.outputs) > 1 and bool(node.outputs[1]) and (
-            bool(model.consumers(node.outputs[1])) or node.outputs[1] in model.outputs
+        mask_used = (
+            len(node.outputs) > 1
+            and bool(node.outputs[1])
+            and (bool(model.consumers(node.outputs[1])) or node.outputs[1] in model.outputs)
         )
         return not mask_used and (not node.input(2) or (training is not None and not bool(training)))
     if node.op_type == "Cast":

@@ -21,7 +21,9 @@ from wia_quant.graph import Graph, Model, Node
 Partial = npt.NDArray[np.object_]
 
 _MAX_ELEMENTS: Final = 64
-_INTEGERS: Final = MappingProxyType({TensorProto.INT64: np.int64, TensorProto.INT32: np.int32})
+_INTEGERS: Final[MappingProxyType[int, type[np.signedinteger]]] = MappingProxyType(
+    {TensorProto.INT64: np.int64, TensorProto.INT32: np.int32}
+)
 
 
 def fold_shapes(model: Model, keep: frozenset[str]) -> int:
@@ -150,10 +152,11 @@ def _arithmetic(model: Model, node: Node, known: dict[str, Partial]) -> Partial 
     def apply(x: object, y: object) -> int | None:
         return function(x, y) if isinstance(x, int) and isinstance(y, int) else None
 
-    result = np.frompyfunc(apply, 2, 1)(a, b)
-    value = np.empty(np.shape(result), dtype=object)
-    value[...] = result
-    return value
+    both = np.broadcast(a, b)
+    results = [apply(x, y) for x, y in both]
+    flat = np.empty(len(results), dtype=np.object_)
+    flat[:] = results
+    return flat.reshape(both.shape)
 
 
 def _truncating_division(x: int, y: int) -> int | None:

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a user has to what the quantizer works on: read, named, excluded, raised, folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from wia_quant import exclude as exclusion
+from wia_quant.folding import fold
+from wia_quant.graph import Model, load, source_sha256
+from wia_quant.opset import raise_opset
+
+Source = str | Path | bytes | onnx.ModelProto
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A folded float model that computes what its source does.
+
+    Attributes:
+        model: folded, types inferred.
+        excluded: node -> the rule that keeps it float.
+        sha256: digest of the source.
+        folds: fold -> number of edits.
+    """
+
+    model: Model
+    excluded: dict[str, str]
+    sha256: str
+    folds: dict[str, int]
+
+
+def prepare(source: Source, *, opset: int, exclude: Iterable[str] = ()) -> Prepared:
+    """Load and simplify; ``exclude`` is matched against the nodes of the source, which are then left as they are.
+
+    The same source gives the same names every time.
+
+    Raises:
+        ModelError: the source cannot be read, converted or understood.
+        PolicyError: a rule matches nothing.
+    """
+    model = load(source)
+    excluded = exclusion.resolve(model, exclude)
+    model = raise_opset(model, opset)
+    folds = fold(model, frozenset(excluded))
+    return Prepared(model, excluded, source_sha256(source), folds)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole of post-training quantization: ``quantize(model, data)``."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import onnx
+
+from wia_quant.affine import Range
+from wia_quant.calibrators import CALIBRATORS
+from wia_quant.data import Dataset, open_data
+from wia_quant.errors import TableError, UsageError
+from wia_quant.exporters.base import verify
+from wia_quant.exporters.onnx_ptq import export
+from wia_quant.files import check_writable, replacing
+from wia_quant.graph import save as save_proto
+from wia_quant.observe import Observations, observe
+from wia_quant.policy import Plan, decide, mixed_ranges, scheme_named
+from wia_quant.prepare import Prepared, Source, prepare
+from wia_quant.recipe import metadata, to_json
+from wia_quant.table import CalibrationTable
+from wia_quant.targets.target import DEFAULT, Target, load_target
+
+if TYPE_CHECKING:
+    from wia_quant.runtime import Session
+
+Progress = Callable[[int, int | None, str], None]
+
+MODEL_SUFFIX: Final = ".onnx"
+WIA_SUFFIX: Final = ".wia"
+TABLE_SUFFIX: Final = ".calib.json"
+
+
+class InterruptedCalibration(KeyboardInterrupt):
+    """Ctrl-C during calibration; ``table`` has what was observed so far and can be gone on from."""
+
+    def __init__(self, table: CalibrationTable) -> None:
+        super().__init__(f"interrupted after {table.n_batches} batches")
+        self.table = table
+
+
+@dataclass(frozen=True)
+class QuantizedModel:
+    """What ``quantize`` gives.
+
+    Attributes:
+        model: the QDQ model, in the wia-quantized ONNX format.
+        plan: the decision for every node.
+        table: the ranges it rests on.
+        notes: what else a user should know, one sentence each.
+    """
+
+    model: onnx.ModelProto
+    plan: Plan
+    table: CalibrationTable
+    notes: tuple[str, ...] = ()
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the model and, beside it, its calibration table (``model.wia.onnx``: ``model.calib.json``).
+
+        Raises:
+            OutputError: a file exists (and not ``force``) or cannot be written.
+        """
+        path = Path(path)
+        table_path = path.with_name(path.name.removesuffix(MODEL_SUFFIX).removesuffix(WIA_SUFFIX) + TABLE_SUFFIX)
+        check_writable([path, table_path], force=force)
+        with replacing(path, force=force) as temporary:
+            save_proto(self.model, temporary, name=path.name)
+        self.table.save(table_path, force=force)
+
+    def session(self, *, threads: int = 1, isa: str | None = None) -> Session:
+        """The model in libwia."""
+        from wia_quant.runtime import Session  # the native module is needed only here
+
+        return Session(self.model.SerializeToString(), threads=threads, isa=isa)
+
+
+def quantize(
+    model: Source,
+    data: object = None,
+    *,
+    calibrator: str = "moving_average",
+    scheme: str = "w8a8",
+    samples: int = 300,
+    seed: int = 0,
+    preprocess: object = None,
+    table: str | Path | CalibrationTable | None = None,
+    target: str | Path | Target = DEFAULT,
+    exclude: Iterable[str] = (),
+    workers: int = 1,
+    synthetic: bool = False,
+    strict: bool = False,
+    progress: Progress | None = None,
+) -> QuantizedModel:
+    """Quantize a float ONNX model after training, with ranges taken from data.
+
+    Args:
+        model: a path, the bytes of a file, or a ModelProto; never changed.
+        data: what ``open_data`` takes: a folder of pictures, .npy/.npz, an iterable of feeds ... None with a
+            complete ``table``, or with ``synthetic``.
+        calibrator: a name of ``CALIBRATORS``.
+        scheme: a name of ``SCHEMES``.
+        samples: how many samples to use at most.
+        seed: of the choice of samples.
+        preprocess: for pictures: a preset, a .json file or a specification.
+        table: ranges from before: used as they are when complete, gone on from when interrupted.
+        target: a built-in target or a .json file.
+        exclude: rules that keep nodes float (exclude.py).
+        workers: processes that observe.
+        synthetic: random data; the ranges mean nothing for accuracy.
+        strict: an unreadable picture is an error.
+        progress: called as ``progress(done, total, what)``.
+
+    Raises:
+        WiaError: every mistake a user can make, in one line.
+        InterruptedCalibration: Ctrl-C; has the table so far.
+    """
+    if calibrator not in CALIBRATORS:
+        raise UsageError(f"unknown calibrator {calibrator!r}; there are {', '.join(CALIBRATORS)}")
+    if workers < 1:
+        raise UsageError(f"workers is {workers}; at least 1 is needed")
+    device, rules = load_target(target), tuple(exclude)
+    prepared = prepare(model, opset=scheme_named(scheme).opset, exclude=rules)
+    plan = decide(prepared.model, scheme, prepared.excluded, device)
+    found = _given_table(table, prepared.sha256)
+    if found is None or not found.complete:
+        dataset = open_data(
+            data,
+            prepared.model.interface(),
+            preprocess=preprocess,  # type: ignore[arg-type]
+            samples=samples,
+            seed=seed,
+            strict=strict,
+            synthetic=synthetic,
+            progress=progress,
+        )
+        found = _calibrate(prepared, plan, dataset, calibrator, found, progress)
+    ranges = found.ranges
+    mixed = mixed_ranges(prepared.model, plan, ranges)
+    if mixed:
+        plan = decide(prepared.model, scheme, prepared.excluded, device, keep_float=mixed)
+    written = write(
+        prepared,
+        plan,
+        ranges,
+        device,
+        choices={"calibrator": found.calibrator, "calibrator_parameters": dict(found.parameters), "seed": seed},
+        calibration={"data": dict(found.data), "n_batches": found.n_batches},
+    )
+    return QuantizedModel(written.model, plan, found, written.notes)
+
+
+def _given_table(table: str | Path | CalibrationTable | None, sha256: str) -> CalibrationTable | None:
+    if table is None:
+        return None
+    if isinstance(table, CalibrationTable):
+        table.require_model(sha256)
+        return table
+    return CalibrationTable.load(table, model_sha256=sha256)
+
+
+def _calibrate(
+    prepared: Prepared,
+    plan: Plan,
+    dataset: Dataset,
+    calibrator: str,
+    begun: CalibrationTable | None,
+    progress: Progress | None,
+) -> CalibrationTable:
+    """Ranges of the planned tensors; goes on from an interrupted table."""
+    seen = Observations()
+    if begun is not None:
+        if begun.calibrator != calibrator:
+            raise TableError(
+                f"the interrupted table is of calibrator {begun.calibrator!r}; go on with it, not {calibrator!r}"
+            )
+        seen.update(begun.restored())
+        seen.n_batches = begun.n_batches
+
+    def table(complete: bool) -> CalibrationTable:
+        return CalibrationTable.of(
+            dict(seen),  # type: ignore[arg-type]
+            model_sha256=prepared.sha256,
+            calibrator=calibrator,
+            data=dataset.summary.to_json(),
+            n_batches=seen.n_batches,
+            complete=complete,
+            skipped=seen.skipped,
+        )
+
+    try:
+        observe(
+            prepared.model.to_proto(),
+            plan.observe,
+            dataset,
+            CALIBRATORS[calibrator],
+            progress=progress,
+            n_batches=dataset.n_batches,
+            into=seen,
+        )
+    except KeyboardInterrupt:
+        raise InterruptedCalibration(table(complete=False)) from None
+    return table(complete=True)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A finished model and what was noted on the way."""
+
+    model: onnx.ModelProto
+    plan: Plan
+    notes: tuple[str, ...]
+
+
+def write(
+    prepared: Prepared,
+    plan: Plan,
+    ranges: Mapping[str, Range],
+    target: Target,
+    *,
+    choices: Mapping[str, Any] | None = None,  # Any: JSON
+    calibration: Mapping[str, Any] | None = None,
+) -> Written:
+    """The QDQ model for known ranges. ``prepared.model`` is used up.
+
+    Args:
+        prepared: the folded model.
+        plan: made for it.
+        ranges: of the tensors in ``plan.observe``.
+        target: recorded.
+        choices: further entries of ``wia.recipe``.
+        calibration: ``wia.calibration``.
+    """
+    exported = export(prepared.model, plan, ranges)
+    recipe = {
+        "scheme": plan.scheme,
+        "folds": prepared.folds,
+        "exclusions": dict(sorted(prepared.excluded.items())),
+        "float": {d.node: d.reason for d in plan.decisions if not d.quantized},
+        "notes": [*plan.notes, *exported.notes],
+        **(choices or {}),
+    }
+    stamped = exported.model
+    own = metadata(
+        source_sha256=prepared.sha256,
+        target=target.name,
+        recipe=recipe,
+        calibration=calibration or {},
+        tensors_sha256=ranges_sha256(ranges),
+    )
+    for entry in [p for p in stamped.metadata_props if p.key in own]:
+        stamped.metadata_props.remove(entry)
+    for key, value in own.items():
+        stamped.metadata_props.add(key=key, value=value)
+    verify(stamped)
+    return Written(stamped, plan, tuple(recipe["notes"]))
+
+
+def quantize_with_ranges(
+    source: Source,
+    ranges: Mapping[str, Range],
+    *,
+    scheme: str = "w8a8",
+    exclude: Iterable[str] = (),
+    target: str = DEFAULT,
+) -> Written:
+    """Quantize with ranges from elsewhere, by names of the folded model (``planned_tensors``)."""
+    device = load_target(target)
+    prepared = prepare(source, opset=scheme_named(scheme).opset, exclude=exclude)
+    plan = decide(prepared.model, scheme, prepared.excluded, device)
+    mixed = mixed_ranges(prepared.model, plan, ranges)
+    if mixed:
+        plan = decide(prepared.model, scheme, prepared.excluded, device, keep_float=mixed)
+    return write(prepared, plan, ranges, device)
+
+
+def ranges_sha256(ranges: Mapping[str, Range]) -> str:
+    """Digest of a table of ranges."""
+    table = {name: [r.lo.hex(), r.hi.hex()] for name, r in ranges.items()}
+    return hashlib.sha256(to_json(table).encode()).hexdigest()
