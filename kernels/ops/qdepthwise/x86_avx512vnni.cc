@@ -9,10 +9,12 @@ namespace {
 
 namespace wide {
 #include "ops/simd/x86_512.inc"
-//
+inline V v_dot(V acc, V a, V b) { return _mm512_dpbusd_epi32(acc, a, b); }
 #include "ops/simd/x86_epilogue.inc"
 //
-#include "ops/qdepthwise/x86_vnni.inc"
+#include "ops/qdepthwise/x86_dot_vnni.inc"
+//
+#include "ops/qdepthwise/x86_taps.inc"
 }  // namespace wide
 
 namespace narrow {
@@ -21,8 +23,25 @@ namespace narrow {
 inline V v_dot(V acc, V a, V b) { return _mm256_dpbusd_epi32(acc, a, b); }
 #include "ops/simd/x86_epilogue.inc"
 //
-#include "ops/qdepthwise/x86_vnni.inc"
+#include "ops/qdepthwise/x86_dot_vnni.inc"
+//
+#include "ops/qdepthwise/x86_taps.inc"
 }  // namespace narrow
+#undef WIA_HAVE_AVX512VL
+
+// The kernel of x86_avxvnni.cc in its EVEX encoding: it lets a CPU without AVX-VNNI test that
+// kernel's body.
+namespace twin {
+#include "ops/simd/x86_256.inc"
+inline V v_dot(V acc, V a, V b) { return _mm256_dpbusd_epi32(acc, a, b); }
+#include "ops/simd/x86_epilogue.inc"
+//
+#include "ops/qdepthwise/x86_dot_vnni.inc"
+//
+#include "ops/qdepthwise/x86_taps.inc"
+//
+#include "ops/qdepthwise/x86_blocks.inc"
+}  // namespace twin
 
 size_t packed_bytes(size_t channels, size_t n_taps) {
   const size_t rest = channels % wide::kBlock;
@@ -60,5 +79,7 @@ void block(const QDepthwiseBlock& q) {
 
 const QDepthwise qdepthwise_u8s8_avx512vnni = {"qdepthwise_u8s8_avx512vnni", packed_bytes, pack,
                                                block};
+const QDepthwise qdepthwise_u8s8_avx512vl = {"qdepthwise_u8s8_avx512vl", twin::packed_bytes,
+                                             twin::pack, twin::block};
 
 }  // namespace wia
