@@ -120,18 +120,23 @@ def piece_model(model: ModelProto, piece: Piece, feeds: Sequence[ValueInfoProto]
 def sizes_model(model: ModelProto, tensors: Collection[str]) -> ModelProto:
     """A model whose outputs are the number of values of each tensor, int64 []."""
     graph = model.graph
-    wanted = [t for t in tensors if t not in {v.name for v in graph.input}]
+    wanted = dict.fromkeys(t for t in tensors if t not in {v.name for v in graph.input})
     reads = [node_inputs(node) for node in graph.node]
     needed = _needed(graph, reads, set(wanted))
     read = set().union(*(reads[i] for i in needed)) if needed else set()
     new = _shell(model)
-    new.graph.node.extend(graph.node[i] for i in needed)
+    for i in needed:
+        new.graph.node.append(graph.node[i])
+        # Right behind the node, so that the tensor need not be kept.
+        for name in graph.node[i].output:
+            if name in wanted:
+                new.graph.node.append(onnx.helper.make_node("Size", [name], [SIZE_PREFIX + name]))
     new.graph.initializer.extend(t for t in graph.initializer if t.name in read)
     new.graph.sparse_initializer.extend(t for t in graph.sparse_initializer if t.values.name in read)
     new.graph.input.extend(v for v in graph.input if v.name in read)
-    for name in wanted:
-        new.graph.node.append(onnx.helper.make_node("Size", [name], [SIZE_PREFIX + name]))
-        new.graph.output.append(onnx.helper.make_tensor_value_info(SIZE_PREFIX + name, onnx.TensorProto.INT64, []))
+    new.graph.output.extend(
+        onnx.helper.make_tensor_value_info(SIZE_PREFIX + name, onnx.TensorProto.INT64, []) for name in wanted
+    )
     return new
 
 

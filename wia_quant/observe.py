@@ -10,6 +10,7 @@ let go before the next piece runs: memory stays near that of plain inference, an
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -42,7 +43,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 BUDGET: Final = 16 << 20
 
 #: Larger weights go to onnxruntime in a file, which it maps, instead of being copied for every piece.
-EXTERNAL_FROM: Final = 32 << 20
+EXTERNAL_FROM: Final = 4 << 20
 
 #: Element types that are observed, as onnxruntime calls them.
 _FLOATS: Final = {
@@ -227,8 +228,12 @@ class Instrumented:
         options.log_severity_level = _ONLY_FATAL
         # Several sessions take turns: their idle threads must not spin, and they share what memory they keep.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        _register_shared_arena()
+        options.add_session_config_entry("session.use_env_allocators", "1")
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(self._folder))
         options.enable_mem_pattern = False
+        # Sizes are taken as soon as there is something to take them of.
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
         try:
             return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except _ort_errors() as e:
@@ -252,6 +257,17 @@ _TENSOR_TYPES: Final = {
     "tensor(uint64)": onnx.TensorProto.UINT64,
     "tensor(string)": onnx.TensorProto.STRING,
 }
+
+
+@functools.cache
+def _register_shared_arena() -> None:
+    """One arena for all sessions of this process that ask for it, growing by what is asked of it."""
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    as_requested = 1
+    try:
+        ort.create_and_register_allocator(memory, ort.OrtArenaCfg({"arena_extend_strategy": as_requested}))
+    except _ort_errors():
+        return  # there is one already, of the program that we are part of: it is shared as well
 
 
 def _run(

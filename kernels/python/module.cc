@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "base/cpu.h"
+#include "base/histogram.h"
 #include "runtime/session.h"
 
 namespace nb = nanobind;
@@ -161,6 +162,16 @@ NB_MODULE(_native, m) {
       .def("isa", &wia::Session::isa)
       .def("threads", &wia::Session::n_threads);
 
+  m.def(
+      "count_bins",
+      [](nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> x,
+         float inverse_width, int32_t first,
+         nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> counts) {
+        nb::gil_scoped_release released;
+        return wia::count_bins(x.data(), x.size(), inverse_width, first, counts.data(),
+                               counts.size());
+      },
+      "x"_a, "inverse_width"_a, "first"_a, "counts"_a);
   m.def("isa", [] { return wia::cpu::isa_name(wia::cpu::mask_for("")); });
   m.def("usable_isas", &wia::cpu::usable_isas);
   m.def("operators", [] {

@@ -53,7 +53,7 @@ class Histogram:
             return
         self._make_room(lo, hi)
         self.seen.add(lo, hi, flat.size)
-        _count(flat, self.exponent, self.first, self.counts)
+        fast_count_bins(flat, math.ldexp(1.0, -self.exponent), self.first, self.counts)
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of ``other``; exact."""
@@ -146,13 +146,22 @@ def _exponent(lo: float, hi: float) -> int:
     return exponent
 
 
-def _count(x: Float32Array, exponent: int, first: int, counts: npt.NDArray[np.int64]) -> None:
-    """``counts[trunc(x / 2**exponent) - first] += 1`` for every x."""
-    inverse = np.float32(math.ldexp(1.0, -exponent))
+def count_bins(x: Float32Array, inverse_width: float, first: int, counts: npt.NDArray[np.int64]) -> int:
+    """``counts[trunc(x * inverse_width) - first] += 1`` for every x, all of which have a bin; how many had none.
+
+    The definition of what the native module does, and what runs where that is not built.
+    """
     index = np.empty(min(x.size, CHUNK), dtype=np.int32)
     for start in range(0, x.size, CHUNK):
         chunk = x[start : start + CHUNK]
         bins = index[: chunk.size]
-        np.multiply(chunk, inverse, out=bins, casting="unsafe")
+        np.multiply(chunk, np.float32(inverse_width), out=bins, casting="unsafe")
         np.subtract(bins, first, out=bins)
         counts += np.bincount(bins, minlength=counts.size)
+    return 0
+
+
+try:
+    from wia_quant._native import count_bins as fast_count_bins
+except ImportError:
+    fast_count_bins = count_bins
