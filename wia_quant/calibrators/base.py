@@ -67,18 +67,26 @@ class Calibrator(Observer, Protocol):
         """The constructor's arguments."""
 
 
-def checked(x: npt.NDArray[Any]) -> tuple[Float32Array, float, float]:
-    """``x`` as a flat float32 array, and its smallest and largest value (0, 0 if it is empty).
+def flat_float32(x: npt.NDArray[Any]) -> Float32Array:
+    """``x`` as a flat float32 array; what float32 cannot hold becomes infinity.
 
     Raises:
-        CalibrationError: NaN, infinity (also what float32 cannot hold), or not a floating type.
+        CalibrationError: ``x`` is not of a floating type.
     """
     if not np.issubdtype(x.dtype, np.floating):
         raise CalibrationError(f"values of type {x.dtype} are not observed, only floating-point ones")
     with np.errstate(over="ignore"):
-        flat = np.ascontiguousarray(x, dtype=np.float32).reshape(-1)
+        return np.ascontiguousarray(x, dtype=np.float32).reshape(-1)
+
+
+def extremes_of(flat: Float32Array) -> tuple[float, float]:
+    """The smallest and the largest value; 0, 0 of none.
+
+    Raises:
+        CalibrationError: NaN or infinity.
+    """
     if flat.size == 0:
-        return flat, 0.0, 0.0
+        return 0.0, 0.0
     lo, hi = float(flat.min()), float(flat.max())  # numpy propagates NaN; Python's min() would drop it
     if not (math.isfinite(lo) and math.isfinite(hi)):
         bad = flat[~np.isfinite(flat)]
@@ -86,7 +94,7 @@ def checked(x: npt.NDArray[Any]) -> tuple[Float32Array, float, float]:
         raise CalibrationError(
             f"{bad.size} of {flat.size} values are not finite ({nans} NaN, {bad.size - nans} infinite)"
         )
-    return flat, lo, hi
+    return lo, hi
 
 
 def no_data() -> CalibrationError:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from wia_quant.calibrators.base import State, checked
+from wia_quant.calibrators.base import State, extremes_of, flat_float32
 from wia_quant.errors import CalibrationError
 
 
@@ -28,7 +28,8 @@ class ChannelExtremes:
     def observe(self, x: npt.NDArray[Any]) -> None:
         if not -x.ndim <= self._axis < x.ndim:
             raise CalibrationError(f"a tensor of rank {x.ndim} has no axis {self._axis}")
-        flat, _, _ = checked(x)
+        flat = flat_float32(x)
+        extremes_of(flat)
         if flat.size == 0:
             return
         others = tuple(i for i in range(x.ndim) if i != self._axis % x.ndim)

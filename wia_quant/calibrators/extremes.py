@@ -21,8 +21,9 @@ class Extremes:
         """Take in ``n_values`` values that lie in [lo, hi] and reach both ends."""
         if n_values == 0:
             return
-        self.lo = min(self.lo, lo) if self.n_values else lo
-        self.hi = max(self.hi, hi) if self.n_values else hi
+        # + 0.0 makes 0.0 of -0.0; which of the two a minimum is depends on the order of the values.
+        self.lo = (min(self.lo, lo) if self.n_values else lo) + 0.0
+        self.hi = (max(self.hi, hi) if self.n_values else hi) + 0.0
         self.n_values += n_values
 
     def merge(self, other: Extremes) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from wia_quant.calibrators.base import Float32Array, State, checked
+from wia_quant.calibrators.base import Float32Array, State, extremes_of, flat_float32
 from wia_quant.calibrators.extremes import Extremes
 from wia_quant.errors import CalibrationError
 
@@ -27,9 +27,6 @@ MAX_BINS: Final = 8192
 
 #: float32 holds 2**126, by which values are multiplied at this width; a narrower bin is of no use.
 MIN_EXPONENT: Final = -126
-
-#: Values per step: the indices stay in the second-level cache.
-CHUNK: Final = 1 << 16
 
 
 class Histogram:
@@ -48,9 +45,10 @@ class Histogram:
 
     def observe(self, x: npt.NDArray[Any]) -> None:
         """Count the values of ``x``; CalibrationError if one is not finite."""
-        flat, lo, hi = checked(x)
+        flat = flat_float32(x)
         if flat.size == 0:
             return
+        lo, hi = extremes_of(flat)
         self._make_room(lo, hi)
         self.seen.add(lo, hi, flat.size)
         fast_count_bins(flat, math.ldexp(1.0, -self.exponent), self.first, self.counts)
@@ -147,18 +145,15 @@ def _exponent(lo: float, hi: float) -> int:
 
 
 def count_bins(x: Float32Array, inverse_width: float, first: int, counts: npt.NDArray[np.int64]) -> int:
-    """``counts[trunc(x * inverse_width) - first] += 1`` for every x, all of which have a bin; how many had none.
+    """``counts[trunc(x * inverse_width) - first] += 1`` for every x that has such a bin; how many have none.
 
-    The definition of what the native module does, and what runs where that is not built.
+    The definition of the native function of the same name, and what runs where that is not built.
     """
-    index = np.empty(min(x.size, CHUNK), dtype=np.int32)
-    for start in range(0, x.size, CHUNK):
-        chunk = x[start : start + CHUNK]
-        bins = index[: chunk.size]
-        np.multiply(chunk, np.float32(inverse_width), out=bins, casting="unsafe")
-        np.subtract(bins, first, out=bins)
-        counts += np.bincount(bins, minlength=counts.size)
-    return 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        bins = np.trunc(x * np.float32(inverse_width)) - np.float32(first)
+    counted = (bins >= 0) & (bins < counts.size)
+    counts += np.bincount(bins[counted].astype(np.int64), minlength=counts.size)
+    return x.size - int(counted.sum())
 
 
 try:

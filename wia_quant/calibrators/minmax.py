@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy.typing as npt
 
 from wia_quant.affine import Range
-from wia_quant.calibrators.base import State, checked, no_data
+from wia_quant.calibrators.base import State, extremes_of, flat_float32, no_data
 from wia_quant.calibrators.extremes import Extremes
 
 
@@ -23,7 +23,8 @@ class MinMax:
         return self._seen.n_values
 
     def observe(self, x: npt.NDArray[Any]) -> None:
-        flat, lo, hi = checked(x)
+        flat = flat_float32(x)
+        lo, hi = extremes_of(flat)
         self._seen.add(lo, hi, flat.size)
 
     def range(self) -> Range:
