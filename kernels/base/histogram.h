@@ -8,15 +8,10 @@
 
 namespace wia {
 
-struct Counted {
-  size_t lost;   // values that fell outside the bins, NaN among them
-  float lo, hi;  // the smallest and largest value if none was lost and n > 0, else without meaning
-};
-
-// counts[trunc(x[i] * inverse_width) - first] += 1 for i in [0, n), the product in float32; counts
-// is only written to if no value is lost. All of first - 1 to first + n_bins must be exact in
-// float32: below 2^24 in magnitude.
-Counted count_bins(const float* x, size_t n, float inverse_width, int32_t first, int64_t* counts,
-                   size_t n_bins);
+// counts[trunc(x[i] * inverse_width) - first] += 1 for i in [0, n), the product in float32.
+// Returns how many values fell outside the bins (also NaN), and were not counted. All of first - 1
+// to first + n_bins must be exact in float32: below 2^24 in magnitude.
+size_t count_bins(const float* x, size_t n, float inverse_width, int32_t first, int64_t* counts,
+                  size_t n_bins);
 
 }  // namespace wia

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/histogram.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -32,44 +31,29 @@ TEST(counts_are_those_of_the_definition) {
     std::vector<float> x(n);
     for (float& v : x) v = normal(generator);
     for (size_t i = 0; i < n; i += 7) x[i] = 0.0f;
-    for (int32_t first : {-8191, -700, -1, 0}) {
-      std::vector<int64_t> expected(first == 0 ? 1 : first == -8191 ? 16383 : 1200, 5);
-      std::vector<int64_t> counts = expected;
-      const std::vector<int64_t> before = counts;
+    for (int32_t first : {-8191, -300, -1, 0}) {
+      std::vector<int64_t> expected(first == 0 ? 1 : 700, 5), counts = expected;
       const size_t lost = count_one_by_one(x, 64.0, first, expected);
-      const wia::Counted got =
-          wia::count_bins(x.data(), n, 64.0f, first, counts.data(), counts.size());
-      CHECK_EQ(got.lost, lost);
-      CHECK(counts == (lost > 0 ? before : expected));
-      if (lost > 0 || n == 0) continue;
-      CHECK_EQ(got.lo, *std::min_element(x.begin(), x.end()));
-      CHECK_EQ(got.hi, *std::max_element(x.begin(), x.end()));
+      CHECK_EQ(wia::count_bins(x.data(), n, 64.0f, first, counts.data(), counts.size()), lost);
+      CHECK(counts == expected);
     }
   }
 }
 
-TEST(what_no_bin_holds_is_lost_and_then_nothing_is_counted) {
+TEST(what_no_bin_holds_is_lost_and_nothing_else_is_touched) {
   const float inf = std::numeric_limits<float>::infinity();
   const float max = std::numeric_limits<float>::max();
-  for (float bad : {std::nanf(""), inf, -inf, max, -max, 3.0f, -3.0f}) {
-    std::vector<float> x(20000, 1.0f);
-    x[777] = bad;
-    for (size_t n : {size_t{1000}, x.size()}) {
-      std::vector<int64_t> counts(7, 0);
-      CHECK_EQ(wia::count_bins(x.data(), n, 1.0f, -2, counts.data() + 1, 5).lost, size_t{1});
-      CHECK(counts == std::vector<int64_t>(7, 0));
-    }
-  }
-  const std::vector<float> inside = {2.9999998f, -2.9999998f, 1e-45f};
+  const std::vector<float> x = {std::nanf(""), inf,   -inf,       max,         -max,
+                                3.0f,          -3.0f, 2.9999998f, -2.9999998f, 1e-45f};
   std::vector<int64_t> counts(7, 0);
-  CHECK_EQ(wia::count_bins(inside.data(), 3, 1.0f, -2, counts.data() + 1, 5).lost, size_t{0});
+  CHECK_EQ(wia::count_bins(x.data(), x.size(), 1.0f, -2, counts.data() + 1, 5), size_t{7});
   CHECK(counts == (std::vector<int64_t>{0, 1, 0, 1, 0, 1, 0}));
 }
 
 TEST(an_edge_belongs_to_the_bin_farther_from_zero) {
   const std::vector<float> x = {-1.0f, -0.99999994f, -0.0f, 0.99999994f, 1.0f};
   std::vector<int64_t> counts(3, 0);
-  CHECK_EQ(wia::count_bins(x.data(), x.size(), 1.0f, -1, counts.data(), 3).lost, size_t{0});
+  CHECK_EQ(wia::count_bins(x.data(), x.size(), 1.0f, -1, counts.data(), 3), size_t{0});
   CHECK(counts == (std::vector<int64_t>{1, 3, 1}));
 }
 

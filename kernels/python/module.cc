@@ -167,13 +167,9 @@ NB_MODULE(_native, m) {
       [](nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> x,
          float inverse_width, int32_t first,
          nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> counts) {
-        wia::Counted counted;
-        {
-          nb::gil_scoped_release released;
-          counted = wia::count_bins(x.data(), x.size(), inverse_width, first, counts.data(),
-                                    counts.size());
-        }
-        return std::tuple(counted.lost, counted.lo, counted.hi);
+        nb::gil_scoped_release released;
+        return wia::count_bins(x.data(), x.size(), inverse_width, first, counts.data(),
+                               counts.size());
       },
       "x"_a, "inverse_width"_a, "first"_a, "counts"_a);
   m.def("isa", [] { return wia::cpu::isa_name(wia::cpu::mask_for("")); });
