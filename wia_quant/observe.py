@@ -12,8 +12,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +27,7 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 from wia_quant.calibrators import Observer
+from wia_quant.calibrators.base import State
 from wia_quant.errors import CalibrationError, DataError, ModelError
 from wia_quant.inputs import as_model_inputs
 from wia_quant.instrument import (
@@ -69,6 +73,33 @@ class Observations(dict[str, Observer]):
         self.n_batches = 0
         self.skipped: dict[str, str] = {}
 
+    def merge(self, other: Observations) -> None:
+        """Take in what ``other`` observed of other batches; exact, so the order does not matter."""
+        for name, observer in other.items():
+            if name in self:
+                self[name].merge(observer)
+            else:
+                self[name] = observer
+        self.n_batches += other.n_batches
+        self.skipped.update(other.skipped)
+
+    def state(self) -> State:
+        """All of it as JSON values."""
+        return {
+            "n_batches": self.n_batches,
+            "skipped": dict(self.skipped),
+            "observers": {name: observer.state() for name, observer in self.items()},
+        }
+
+    @classmethod
+    def from_state(cls, state: State, kind: type[Observer]) -> Observations:
+        """What ``state`` was taken of; all observers being of one ``kind``."""
+        new = cls()
+        new.n_batches = int(state["n_batches"])
+        new.skipped = dict(state["skipped"])
+        new.update((name, kind.from_state(one)) for name, one in state["observers"].items())
+        return new
+
 
 def observe(
     model: str | Path | bytes | ModelProto,
@@ -100,6 +131,8 @@ def observe(
         CalibrationError: a tensor that is not there, or that holds NaN or infinity (named, with the batch).
         ModelError: onnxruntime does not take the model.
         DataError: onnxruntime does not take a batch.
+
+    A keyboard interrupt is raised between two batches, so ``into`` can be gone on with.
     """
     result = Observations() if into is None else into
     total = n_batches if n_batches is not None else getattr(batches, "n_batches", None)
@@ -109,19 +142,10 @@ def observe(
             if done < result.n_batches:
                 done += 1
                 continue
-            where = getattr(batch, "source", f"batch {done}")
-            for name, value in instrumented.run(batch, where):
-                if name not in result:
-                    result[name] = make()
-                try:
-                    result[name].observe(value)
-                except CalibrationError as e:
-                    raise CalibrationError(
-                        f"tensor {name!r} on {where}: {e}; mend the model or the data, or exclude the tensor"
-                    ) from e
-            done += 1
-            result.n_batches = done
-            result.skipped = dict(instrumented.skipped)
+            with interrupt_deferred():
+                instrumented.show(batch, getattr(batch, "source", f"batch {done}"), make, result)
+                done += 1
+                result.n_batches = done
             if progress:
                 progress(done, total, "calibrating")
     if done == 0:
@@ -157,6 +181,19 @@ class Instrumented:
     def __exit__(self, *error: object) -> None:
         self._pieces.clear()
         self._files.cleanup()
+
+    def show(self, batch: Arrays, where: str, make: Callable[[], Observer], into: Observations) -> None:
+        """Show every tensor to its observer in ``into``, made if it is not there yet."""
+        for name, value in self.run(batch, where):
+            if name not in into:
+                into[name] = make()
+            try:
+                into[name].observe(value)
+            except CalibrationError as e:
+                raise CalibrationError(
+                    f"tensor {name!r} on {where}: {e}; mend the model or the data, or exclude the tensor"
+                ) from e
+        into.skipped.update(self.skipped)
 
     def run(self, batch: Arrays, where: str = "the batch") -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """(tensor name, value) of every tensor on the batch; a value is only good until the next is asked for."""
@@ -240,6 +277,25 @@ class Instrumented:
             raise ModelError(f"onnxruntime does not take the model: {_one_line(e)}") from e
 
 
+@contextmanager
+def interrupt_deferred() -> Iterator[None]:
+    """Within the block a keyboard interrupt is kept back; it is raised at its end.
+
+    Only the main thread receives interrupts; elsewhere nothing is done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if received:
+        signal.raise_signal(signal.SIGINT)
+
+
 #: Element types a tensor between two pieces may have: as onnxruntime calls them -> TensorProto.DataType.
 _TENSOR_TYPES: Final = {
     "tensor(float)": onnx.TensorProto.FLOAT,
@@ -316,6 +372,16 @@ def _loaded(model: str | Path | bytes | ModelProto, folder: Path) -> tuple[Model
     if sum(len(t.raw_data) for t in proto.graph.initializer) >= EXTERNAL_FROM:
         proto = _externalized(proto, folder)
     return proto, folder
+
+
+def write_model(model: str | Path | bytes | ModelProto, folder: Path) -> Path:
+    """A file of the model, in ``folder`` unless it is one already."""
+    if isinstance(model, str | Path):
+        return Path(model)
+    loaded, _ = _loaded(model, folder)
+    path = folder / "model.onnx"
+    path.write_bytes(loaded.SerializeToString())
+    return path
 
 
 def _externalized(model: ModelProto, folder: Path) -> ModelProto:
