@@ -147,8 +147,8 @@ class _Recorded:
         return summary
 
     def _check(self, begun: CalibrationTable) -> None:
-        digest = begun.data.get("digest")
-        if digest != self._dataset.summary.digest:
+        summary = self._dataset.summary
+        if (begun.data.get("digest"), begun.data.get("preprocess")) != (summary.digest, summary.preprocess):
             raise TableError(
                 "the interrupted calibration saw other data, samples, seed or preprocessing than these: give the "
                 "same again, or begin anew without its table"

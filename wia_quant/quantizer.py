@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import onnx
 
 from wia_quant.affine import Range
+from wia_quant.calibration import calibrate
 from wia_quant.calibrators import CALIBRATORS
-from wia_quant.data import Dataset, open_data
-from wia_quant.errors import TableError, UsageError
+from wia_quant.data import open_data
+from wia_quant.errors import UsageError
 from wia_quant.exporters.base import verify
 from wia_quant.exporters.onnx_ptq import export
 from wia_quant.files import check_writable, replacing
 from wia_quant.graph import save as save_proto
-from wia_quant.observe import Observations, observe
 from wia_quant.policy import Plan, decide, mixed_ranges, scheme_named
 from wia_quant.prepare import Prepared, Source, prepare
 from wia_quant.recipe import metadata, to_json
@@ -34,14 +34,6 @@ Progress = Callable[[int, int | None, str], None]
 MODEL_SUFFIX: Final = ".onnx"
 WIA_SUFFIX: Final = ".wia"
 TABLE_SUFFIX: Final = ".calib.json"
-
-
-class InterruptedCalibration(KeyboardInterrupt):
-    """Ctrl-C during calibration; ``table`` has what was observed so far and can be gone on from."""
-
-    def __init__(self, table: CalibrationTable) -> None:
-        super().__init__(f"interrupted after {table.n_batches} batches")
-        self.table = table
 
 
 @dataclass(frozen=True)
@@ -139,7 +131,16 @@ def quantize(
             synthetic=synthetic,
             progress=progress,
         )
-        found = _calibrate(prepared, plan, dataset, calibrator, found, progress)
+        found = calibrate(
+            prepared.model.to_proto(),
+            plan.observe,
+            dataset,
+            calibrator,
+            model_sha256=prepared.sha256,
+            begun=found,
+            workers=workers,
+            progress=progress,
+        )
     ranges = found.ranges
     mixed = mixed_ranges(prepared.model, plan, ranges)
     if mixed:
@@ -162,50 +163,6 @@ def _given_table(table: str | Path | CalibrationTable | None, sha256: str) -> Ca
         table.require_model(sha256)
         return table
     return CalibrationTable.load(table, model_sha256=sha256)
-
-
-def _calibrate(
-    prepared: Prepared,
-    plan: Plan,
-    dataset: Dataset,
-    calibrator: str,
-    begun: CalibrationTable | None,
-    progress: Progress | None,
-) -> CalibrationTable:
-    """Ranges of the planned tensors; goes on from an interrupted table."""
-    seen = Observations()
-    if begun is not None:
-        if begun.calibrator != calibrator:
-            raise TableError(
-                f"the interrupted table is of calibrator {begun.calibrator!r}; go on with it, not {calibrator!r}"
-            )
-        seen.update(begun.restored())
-        seen.n_batches = begun.n_batches
-
-    def table(complete: bool) -> CalibrationTable:
-        return CalibrationTable.of(
-            dict(seen),  # type: ignore[arg-type]
-            model_sha256=prepared.sha256,
-            calibrator=calibrator,
-            data=dataset.summary.to_json(),
-            n_batches=seen.n_batches,
-            complete=complete,
-            skipped=seen.skipped,
-        )
-
-    try:
-        observe(
-            prepared.model.to_proto(),
-            plan.observe,
-            dataset,
-            CALIBRATORS[calibrator],
-            progress=progress,
-            n_batches=dataset.n_batches,
-            into=seen,
-        )
-    except KeyboardInterrupt:
-        raise InterruptedCalibration(table(complete=False)) from None
-    return table(complete=True)
 
 
 @dataclass(frozen=True)

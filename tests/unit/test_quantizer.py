@@ -14,7 +14,8 @@ import wia_quant
 from tests.quantizing import Array, conv, conv_constants, model, run
 from wia_quant.errors import DataError, PolicyError, TableError, UsageError
 from wia_quant.files import OutputError
-from wia_quant.quantizer import InterruptedCalibration, quantize
+from wia_quant.calibration import InterruptedCalibration
+from wia_quant.quantizer import quantize
 from wia_quant.table import CalibrationTable
 
 
