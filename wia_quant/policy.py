@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from wia_quant.affine import INT8, INT8_NARROW, INT16_SYMMETRIC, QType, Range
-from wia_quant.errors import PolicyError
+from wia_quant.errors import PolicyError, UsageError
 from wia_quant.graph import Model, Node
 from wia_quant.operators import Kind, Operator, Role, operator
 from wia_quant.prepare import Source, prepare
@@ -158,7 +158,8 @@ def plan(
 
     Raises:
         ModelError: the model cannot be read.
-        PolicyError: unknown scheme or target, a rule that matches nothing, or nothing left to quantize.
+        UsageError: unknown scheme or target.
+        PolicyError: a rule that matches nothing, or nothing left to quantize.
     """
     prepared = prepare(source, opset=scheme_named(scheme).opset, exclude=exclude)
     return decide(prepared.model, scheme, prepared.excluded, load_target(target))
@@ -167,7 +168,7 @@ def plan(
 def scheme_named(name: str) -> Scheme:
     """The scheme, or an error that lists them."""
     if name not in SCHEMES:
-        raise PolicyError(f"unknown scheme {name!r}; there are {', '.join(SCHEMES)}")
+        raise UsageError(f"unknown scheme {name!r}; there are {', '.join(SCHEMES)}")
     return SCHEMES[name]
 
 
@@ -188,7 +189,7 @@ def decide(
         keep_float: further nodes to keep float -> reason (from measurements).
 
     Raises:
-        PolicyError: unknown scheme, or nothing is left to quantize.
+        PolicyError: nothing is left to quantize.
     """
     found = scheme_named(scheme)
     if target is not None:

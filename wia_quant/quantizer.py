@@ -88,6 +88,7 @@ def quantize(
     synthetic: bool = False,
     strict: bool = False,
     progress: Progress | None = None,
+    checkpoint: Callable[[CalibrationTable], None] | None = None,
 ) -> QuantizedModel:
     """Quantize a float ONNX model after training, with ranges taken from data.
 
@@ -107,6 +108,7 @@ def quantize(
         synthetic: random data; the ranges mean nothing for accuracy.
         strict: an unreadable picture is an error.
         progress: called as ``progress(done, total, what)``.
+        checkpoint: called now and then with the unfinished table, so that a crash does not lose it.
 
     Raises:
         WiaError: every mistake a user can make, in one line.
@@ -138,6 +140,7 @@ def quantize(
             calibrator,
             model_sha256=prepared.sha256,
             begun=found,
+            save=checkpoint,
             workers=workers,
             progress=progress,
         )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.end_to_end.conftest import Cli, snapshot
+from wia_quant.cli.app import invoke
 
 DEFAULT = ("calibrate", "model.onnx", "--data", "pictures")
 
@@ -158,18 +159,31 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_clear_line_and_harms_nothing(cli: Cli, folder: Path, name: str) -> None:
+def test_a_mistake_is_one_clear_line_and_harms_nothing(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     mistake = MISTAKES[name]
     mistake.prepare(folder)
     before = snapshot(folder)
-    done = cli(*mistake.arguments)
-    assert "Traceback" not in done.err, done.err
-    errors = [line for line in done.err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1, done.err
+    monkeypatch.chdir(folder)
+    code = invoke(mistake.arguments)
+    out, err = capfd.readouterr()
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, err
     assert mistake.says in errors[0]
-    assert done.code == mistake.code, done.err
-    assert done.out == ""
+    assert code == mistake.code, err
+    assert out == ""
     assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize("name", ["no data", "a truncated model", "the output is there", "no samples"])
+def test_the_shell_sees_the_same(cli: Cli, folder: Path, name: str) -> None:
+    mistake = MISTAKES[name]
+    mistake.prepare(folder)
+    done = cli(*mistake.arguments)
+    assert (done.code, done.out) == (mistake.code, "")
+    assert "Traceback" not in done.err
+    assert mistake.says in done.err
 
 
 def test_debug_shows_the_traceback(cli: Cli) -> None:

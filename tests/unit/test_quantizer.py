@@ -96,9 +96,9 @@ def test_an_interrupted_calibration_goes_on_where_it_stopped() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message", "error"),
     [
-        ({"scheme": "w3a3"}, "unknown scheme", PolicyError),
+        ({"scheme": "w3a3"}, "unknown scheme", UsageError),
         ({"calibrator": "guess"}, "unknown calibrator", UsageError),
-        ({"target": "toaster"}, "no target", PolicyError),
+        ({"target": "toaster"}, "no target", UsageError),
         ({"exclude": ["c7"]}, "matches no node; did you mean .*'c2' or 'c1'", PolicyError),
         ({"workers": 0}, "at least 1", UsageError),
     ],

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from wia_quant.affine import INT8, INT8_NARROW, INT8_SYMMETRIC, UINT8, QType
-from wia_quant.errors import PolicyError
+from wia_quant.errors import PolicyError, UsageError
 
 #: Weights for devices that add two products in int16: twice 63 * 255 fits.
 INT7_NARROW: Final = QType("int7_narrow", INT8_NARROW.dtype, -63, 63, symmetric=True)
@@ -63,7 +63,7 @@ def load_target(name_or_path: str | Path | Target) -> Target:
     built_in = sorted(p.stem for p in folder.glob("*.json") if p.stem != "schema")
     path = folder / f"{name_or_path}.json" if str(name_or_path) in built_in else Path(name_or_path)
     if not path.is_file():
-        raise PolicyError(f"no target {str(name_or_path)!r}; built in: {', '.join(built_in)}; or give a .json file")
+        raise UsageError(f"no target {str(name_or_path)!r}; built in: {', '.join(built_in)}; or give a .json file")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
