@@ -98,7 +98,8 @@ void qgemm_pack(const QGemm& kernel, const QGemmB& b, void* packed, size_t panel
     for (size_t i = 0; i < width; ++i) {
       // bias - za * sum(b - zb), in arithmetic modulo 2^32
       const uint32_t sum = static_cast<uint32_t>(bias[i]) - k * static_cast<uint32_t>(zero_point);
-      uint32_t folded = 0u - static_cast<uint32_t>(b.a_zero_point) * sum;
+      uint32_t folded = static_cast<uint32_t>(kernel.a_offset) * static_cast<uint32_t>(bias[i]) -
+                        static_cast<uint32_t>(b.a_zero_point) * sum;
       const bool real = first + i < b.n;
       if (real && b.bias) folded += static_cast<uint32_t>(b.bias[first + i]);
       bias[i] = static_cast<int32_t>(folded);

@@ -76,6 +76,7 @@ struct QGemm {
   void (*pack_panel)(const QGemmB& b, size_t first, size_t vectors, std::byte* header,
                      std::byte* weights, int32_t* sums);
   void (*block)(const QGemmBlock& block);
+  int32_t a_offset = 0;  // the kernel multiplies a - a_offset; the bias makes up for it
 };
 
 #define WIA_KERNEL(features, name) extern const QGemm name;
