@@ -530,7 +530,8 @@ def _dense(sparse: onnx.SparseTensorProto) -> TensorProto:
 
 def _write_graph(graph: Graph, proto: onnx.GraphProto, constants_up_to: int | None) -> None:
     proto.name = graph.name
-    proto.doc_string = graph.doc_string
+    if graph.doc_string:
+        proto.doc_string = graph.doc_string
     proto.input.extend(graph.inputs)
     proto.output.extend(graph.outputs)
     for name, tensor in graph.initializers.items():
@@ -540,8 +541,11 @@ def _write_graph(graph: Graph, proto: onnx.GraphProto, constants_up_to: int | No
             proto.initializer.append(tensor)
     for node in graph.nodes:
         target = proto.node.add()
-        target.op_type, target.domain, target.name = node.op_type, node.domain, node.name
-        target.doc_string = node.doc_string
+        target.op_type, target.name = node.op_type, node.name
+        if node.domain:
+            target.domain = node.domain
+        if node.doc_string:
+            target.doc_string = node.doc_string
         target.input.extend(node.inputs)
         target.output.extend(node.outputs)
         target.attribute.extend(node.attributes[k] for k in sorted(node.attributes))
