@@ -6,12 +6,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from onnx import ModelProto
 
 from wia_quant.calibrators import CALIBRATORS, Calibrator
-from wia_quant.data import Batch, Dataset
+from wia_quant.data import Batch, Summary
 from wia_quant.errors import TableError, UsageError
 from wia_quant.observe import Observations, observe
 from wia_quant.shards import observe_in_workers
@@ -21,6 +21,21 @@ Progress = Callable[[int, int | None, str], None]
 
 #: Seconds between two savings of an unfinished table.
 SAVE_EVERY: Final = 30.0
+
+
+class Batches(Protocol):
+    """What ``open_data`` gives, or what stands for it."""
+
+    @property
+    def n_batches(self) -> int | None:
+        """How many batches there will be, if that is known."""
+
+    @property
+    def summary(self) -> Summary:
+        """What was read so far."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches, from the first."""
 
 
 class InterruptedCalibration(KeyboardInterrupt):
@@ -34,7 +49,7 @@ class InterruptedCalibration(KeyboardInterrupt):
 def calibrate(
     model: str | Path | bytes | ModelProto,
     tensors: Collection[str],
-    dataset: Dataset,
+    dataset: Batches,
     calibrator: str = "moving_average",
     *,
     model_sha256: str,
@@ -117,7 +132,7 @@ def _restored(begun: CalibrationTable, calibrator: str, model_sha256: str) -> Ob
 class _Recorded:
     """The batches of a dataset; remembers what the summary said after each, and checks where to go on."""
 
-    def __init__(self, dataset: Dataset, begun: CalibrationTable | None) -> None:
+    def __init__(self, dataset: Batches, begun: CalibrationTable | None) -> None:
         self._dataset, self._begun = dataset, begun
         self._after: list[tuple[int, str]] = []  # samples used, digest
 

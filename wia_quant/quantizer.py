@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import onnx
 
 from wia_quant.affine import Range
+from wia_quant.algorithms import ALGORITHMS, Draft
 from wia_quant.calibration import calibrate
 from wia_quant.calibrators import CALIBRATORS
 from wia_quant.data import open_data
@@ -20,6 +21,8 @@ from wia_quant.exporters.base import verify
 from wia_quant.exporters.onnx_ptq import export
 from wia_quant.files import check_writable, replacing
 from wia_quant.graph import save as save_proto
+from wia_quant.grids import Scales, WeightKey, choose_grids
+from wia_quant.keep import Kept
 from wia_quant.policy import Plan, decide, mixed_ranges, scheme_named
 from wia_quant.prepare import Prepared, Source, prepare
 from wia_quant.recipe import metadata, to_json
@@ -122,7 +125,8 @@ def quantize(
     prepared = prepare(model, opset=scheme_named(scheme).opset, exclude=rules)
     plan = decide(prepared.model, scheme, prepared.excluded, device)
     found = _given_table(table, prepared.sha256)
-    if found is None or not found.complete:
+    kept: Kept | None = None
+    if found is None or not found.complete or data is not None:
         dataset = open_data(
             data,
             prepared.model.interface(),
@@ -133,10 +137,12 @@ def quantize(
             synthetic=synthetic,
             progress=progress,
         )
+        kept = Kept(dataset)
+    if kept is not None and (found is None or not found.complete):
         found = calibrate(
             prepared.model.to_proto(),
             plan.observe,
-            dataset,
+            kept,
             calibrator,
             model_sha256=prepared.sha256,
             begun=found,
@@ -144,16 +150,32 @@ def quantize(
             workers=workers,
             progress=progress,
         )
-    ranges = found.ranges
-    mixed = mixed_ranges(prepared.model, plan, ranges)
-    if mixed:
-        plan = decide(prepared.model, scheme, prepared.excluded, device, keep_float=mixed)
+    assert found is not None  # data without a table is an error of open_data
+    choices: dict[str, Any] = {
+        "calibrator": found.calibrator,
+        "calibrator_parameters": dict(found.parameters),
+        "seed": seed,
+    }
+    draft = Draft(prepared.model, plan, found.ranges)
+    reasons = mixed_ranges(draft.model, plan, draft.ranges)
+
+    def decided() -> Plan:
+        return decide(draft.model, scheme, prepared.excluded, device, keep_float=reasons)
+
+    draft.plan = decided()
+    choices["algorithms"] = {}
+    if kept is not None:
+        for name, algorithm in ALGORITHMS.items():
+            choices["algorithms"][name] = algorithm(draft, kept.batches(), progress)
+            draft.plan = decided()
+    plan = draft.plan
     written = write(
         prepared,
         plan,
-        ranges,
+        draft.ranges,
         device,
-        choices={"calibrator": found.calibrator, "calibrator_parameters": dict(found.parameters), "seed": seed},
+        weights=draft.weights,
+        choices=choices,
         calibration={"data": dict(found.data), "n_batches": found.n_batches},
     )
     return QuantizedModel(written.model, plan, found, written.notes)
@@ -183,6 +205,7 @@ def write(
     ranges: Mapping[str, Range],
     target: Target,
     *,
+    weights: Mapping[WeightKey, Scales] | None = None,
     choices: Mapping[str, Any] | None = None,  # Any: JSON
     calibration: Mapping[str, Any] | None = None,
 ) -> Written:
@@ -193,10 +216,11 @@ def write(
         plan: made for it.
         ranges: of the tensors in ``plan.observe``.
         target: recorded.
+        weights: scales that an algorithm chose.
         choices: further entries of ``wia.recipe``.
         calibration: ``wia.calibration``.
     """
-    exported = export(prepared.model, plan, ranges)
+    exported = export(prepared.model, plan, choose_grids(prepared.model, plan, ranges, weights))
     recipe = {
         "scheme": plan.scheme,
         "folds": prepared.folds,

@@ -144,7 +144,9 @@ CASES = [
     Case(
         "a padding that is computed",
         [
-            helper.make_node("ConstantOfShape", ["four"], ["z"], value=helper.make_tensor("v", TensorProto.INT64, [1], [0])),
+            helper.make_node(
+                "ConstantOfShape", ["four"], ["z"], value=helper.make_tensor("v", TensorProto.INT64, [1], [0])
+            ),
             helper.make_node("Concat", ["half", "z"], ["p8"], axis=0),
             helper.make_node("Reshape", ["p8", "m2"], ["p2"]),
             helper.make_node("Slice", ["p2", "start", "end", "ax", "step"], ["r"]),
@@ -303,6 +305,9 @@ def test_softmax_over_the_last_axis_stays_one_node_when_raised() -> None:
 
 
 def test_a_replaced_node_keeps_its_name() -> None:
-    nodes = [helper.make_node("Upsample", ["x", "s"], ["u"], "up", mode="nearest"), helper.make_node("Relu", ["u"], ["y"])]
+    nodes = [
+        helper.make_node("Upsample", ["x", "s"], ["u"], "up", mode="nearest"),
+        helper.make_node("Relu", ["u"], ["y"]),
+    ]
     after = folded(model(nodes, {"x": [1, 1, 2, 2]}, ["y"], {"s": np.array([1, 1, 2, 2], np.float32)}, opset=9))
     assert [(n.op_type, n.name) for _, n in after.nodes()] == [("Resize", "up"), ("Relu", "Relu_1")]

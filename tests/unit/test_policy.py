@@ -35,7 +35,9 @@ def net(
     outputs: Sequence[str] = ("y",),
 ) -> onnx.ModelProto:
     used = {i for n in nodes for i in n.input}
-    return model(nodes, {"x": shape}, outputs, {k: v for k, v in constants.items() if k in used}, opset=20, ir_version=9)
+    return model(
+        nodes, {"x": shape}, outputs, {k: v for k, v in constants.items() if k in used}, opset=20, ir_version=9
+    )
 
 
 def node(op: str, inputs: Sequence[str], output: str, name: str = "", **attributes: object) -> onnx.NodeProto:
@@ -63,7 +65,15 @@ def test_relu_and_clip_are_never_removed() -> None:
 
 
 def test_a_residual_add_reads_integers_on_both_sides() -> None:
-    proto = net([conv("c1", "x", "a"), conv("c2", "a", "b"), node("Add", ["a", "b"], "d"), node("Relu", ["d"], "e"), conv("c3", "e", "y")])
+    proto = net(
+        [
+            conv("c1", "x", "a"),
+            conv("c2", "a", "b"),
+            node("Add", ["a", "b"], "d"),
+            node("Relu", ["d"], "e"),
+            conv("c3", "e", "y"),
+        ]
+    )
     assert quantized_values(quantized(proto, feeds())) == {"x", "a", "b", "e"}
 
 
@@ -140,7 +150,11 @@ def test_concat_has_one_scale_on_all_sides() -> None:
 
 
 def test_movers_keep_one_scale_and_q_stands_before_the_first() -> None:
-    nodes = [node("Transpose", ["x"], "t", perm=[0, 3, 1, 2]), node("MaxPool", ["t"], "m", kernel_shape=[2, 2]), conv("c1", "m", "y")]
+    nodes = [
+        node("Transpose", ["x"], "t", perm=[0, 3, 1, 2]),
+        node("MaxPool", ["t"], "m", kernel_shape=[2, 2]),
+        conv("c1", "m", "y"),
+    ]
     written = quantized(net(nodes, shape=(1, 8, 8, 3)), feeds((1, 8, 8, 3)))
     scales = {n.input[1] for n in written.model.graph.node if n.op_type == "QuantizeLinear"}
     assert len(scales) == 1
@@ -251,8 +265,15 @@ def test_a_transformer_block_is_close_to_float() -> None:
 
 
 def test_no_q_between_a_matmul_and_its_bias() -> None:
-    nodes = [node("MatMul", ["x", "w"], "m"), node("Add", ["b", "m"], "a"), node("Relu", ["a"], "r"), node("MatMul", ["r", "v"], "y")]
-    written = quantized(net(nodes, {"w": weights(8, 8), "b": weights(8), "v": weights(8, 4)}, (2, 5, 8)), feeds((2, 5, 8)))
+    nodes = [
+        node("MatMul", ["x", "w"], "m"),
+        node("Add", ["b", "m"], "a"),
+        node("Relu", ["a"], "r"),
+        node("MatMul", ["r", "v"], "y"),
+    ]
+    written = quantized(
+        net(nodes, {"w": weights(8, 8), "b": weights(8), "v": weights(8, 4)}, (2, 5, 8)), feeds((2, 5, 8))
+    )
     assert quantized_values(written) == {"x", "r"}
     assert {d.node for d in written.plan.decisions if "int32 bias" in d.reason} == {"a"}
 
@@ -261,7 +282,9 @@ def test_gemm_works_on_integers_with_either_orientation() -> None:
     nodes = [node("Gemm", ["x", "w", "b"], "a", transB=1), node("Relu", ["a"], "r"), node("Gemm", ["r", "v"], "y")]
     written = quantized(net(nodes, {"w": weights(6, 8), "b": weights(6), "v": weights(6, 4)}, (3, 8)), feeds((3, 8)))
     assert all(decisions(written).values())
-    axes = {n.name: n.attribute[0].i for n in written.model.graph.node if n.op_type == "DequantizeLinear" and n.attribute}
+    axes = {
+        n.name: n.attribute[0].i for n in written.model.graph.node if n.op_type == "DequantizeLinear" and n.attribute
+    }
     assert axes["w/dequantize"] == 0
     assert axes["v/dequantize"] == 1
 
@@ -286,7 +309,9 @@ def test_integers_are_never_quantized() -> None:
 
 def test_an_embedding_is_int8_with_one_scale_a_row() -> None:
     nodes = [node("Gather", ["table", "x"], "e"), node("MatMul", ["e", "w"], "y")]
-    proto = model(nodes, {"x": [5]}, ["y"], {"table": weights(300, 8), "w": weights(8, 4)}, types={"x": TensorProto.INT64})
+    proto = model(
+        nodes, {"x": [5]}, ["y"], {"table": weights(300, 8), "w": weights(8, 4)}, types={"x": TensorProto.INT64}
+    )
     found = initializers(quantized(proto, [{"x": np.arange(5)}]).model)
     assert found["table/quantized"].dtype == np.int8
     assert found["table/scale"].shape == (300,)

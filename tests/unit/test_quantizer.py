@@ -12,9 +12,9 @@ from onnx import helper
 
 import wia_quant
 from tests.quantizing import Array, conv, conv_constants, model, run
+from wia_quant.calibration import InterruptedCalibration
 from wia_quant.errors import DataError, PolicyError, TableError, UsageError
 from wia_quant.files import OutputError
-from wia_quant.calibration import InterruptedCalibration
 from wia_quant.quantizer import quantize
 from wia_quant.table import CalibrationTable
 
@@ -54,7 +54,7 @@ def test_a_small_network_works_on_integers_from_end_to_end() -> None:
 def test_the_file_and_its_table_are_written_and_give_the_same_model_again(tmp_path: Path) -> None:
     first = quantize(small(), batches())
     first.save(tmp_path / "m.wia.onnx")
-    again = quantize(small(), table=tmp_path / "m.calib.json")
+    again = quantize(small(), batches(), table=tmp_path / "m.calib.json")
     assert onnx.load(tmp_path / "m.wia.onnx").graph == again.model.graph
 
 

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
 
-from wia_quant.affine import QParams, Range, choose_qparams, quantize
-from wia_quant.errors import CalibrationError
-from wia_quant.graph import AnyArray, Graph, Model, Node, make_node
+from wia_quant.affine import quantize
+from wia_quant.graph import Graph, Model, Node, make_node
+from wia_quant.grids import Grids, Scales, channel_of_scale, uses_of_weights
 from wia_quant.policy import Plan, WeightPlan
-from wia_quant.weights import QuantizedWeight, least_scales, quantize_bias, quantize_weight, weight_scales
+from wia_quant.weights import QuantizedWeight, quantize_bias, quantize_weight
 
 
 @dataclass
@@ -31,49 +30,15 @@ class Export:
     made: dict[str, str]
 
 
-def group_ranges(model: Model, plan: Plan, ranges: Mapping[str, Range]) -> dict[str, Range]:
-    """The range of each group: the smallest that spans its members, constants included.
-
-    Raises:
-        CalibrationError: a group has no range at all.
-    """
-    spans: dict[str, list[Range]] = {}
-    for name, activation in plan.activations.items():
-        constant = model.array(name)
-        if constant is not None:
-            found = Range.around_zero(float(constant.min(initial=0)), float(constant.max(initial=0)))
-        elif name in ranges and name in plan.observe:
-            found = ranges[name]
-        else:
-            continue
-        spans.setdefault(activation.group, []).append(found)
-    for name, activation in plan.activations.items():
-        if activation.group not in spans:
-            raise CalibrationError(f"tensor {name!r} has no range: no calibration sample gave it a value")
-    return {g: Range(min(r.lo for r in rs), max(r.hi for r in rs)) for g, rs in spans.items()}
-
-
-def group_qparams(model: Model, plan: Plan, ranges: Mapping[str, Range]) -> dict[str, QParams]:
-    """The grid of each group."""
-    qtypes = {a.group: a.qtype for a in plan.activations.values()}
-    return {g: choose_qparams(r, qtypes[g]) for g, r in group_ranges(model, plan, ranges).items()}
-
-
-def export(
-    model: Model,
-    plan: Plan,
-    ranges: Mapping[str, Range],
-    scales: Mapping[tuple[str, int | None], AnyArray] | None = None,
-) -> Export:
+def export(model: Model, plan: Plan, grids: Grids) -> Export:
     """Write ``model`` in QDQ form. ``model`` is edited and must not be used afterwards.
 
     Args:
         model: the folded float model the plan was made for.
         plan: what becomes integers.
-        ranges: of the tensors in ``plan.observe``.
-        scales: (weight, axis) -> float32 scales chosen by an algorithm, instead of max |w| / 127.
+        grids: where their levels lie.
     """
-    writer = _Writer(model, plan, group_qparams(model, plan, ranges), dict(scales or {}))
+    writer = _Writer(model, plan, grids, list(grids.notes))
     writer.weights()
     writer.constants()
     writer.activations()
@@ -87,24 +52,21 @@ def export(
 class _Writer:
     model: Model
     plan: Plan
-    qparams: dict[str, QParams]
-    chosen: dict[tuple[str, int | None], AnyArray]
-    notes: list[str] = field(default_factory=list)
+    grids: Grids
+    notes: list[str]
     made: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nodes = {node.name: node for _, node in self.model.nodes()}
         self.graph_of = {node.name: graph for graph, node in self.model.nodes()}
         self._parameters: dict[str, tuple[str, str]] = {}
-        self._scale_of_weight: dict[tuple[str, int], np.ndarray[tuple[int, ...], np.dtype[np.float32]]] = {}
+        self._scale_of_weight: dict[tuple[str, int], Scales] = {}
 
     # -- weights and biases ------------------------------------------------------------------------------------
 
     def weights(self) -> None:
         """Each weight once a grid; every use reads its DequantizeLinear; then the biases."""
-        uses: dict[tuple[str, int | None], list[WeightPlan]] = {}
-        for use in self.plan.weights:
-            uses.setdefault((use.tensor, use.axis), []).append(use)
+        uses = uses_of_weights(self.plan)
         by_tensor: dict[str, int] = {}
         for tensor, _ in uses:
             by_tensor[tensor] = by_tensor.get(tensor, 0) + 1
@@ -119,9 +81,7 @@ class _Writer:
     def _weight(self, tensor: str, axis: int | None, uses: list[WeightPlan]) -> None:
         w = self.model.floats(tensor)
         qtype = uses[0].qtype
-        scale = np.asarray(self.chosen.get((tensor, axis), weight_scales(w, axis, qtype)), dtype=np.float32)
-        for use in uses:
-            scale = self._fit_bias(self.nodes[use.node], tensor, axis, scale)
+        scale = self.grids.weights[(tensor, axis)]
         quantized = quantize_weight(w, scale, axis, qtype)
         graph = self.model.owners[tensor]
         value = self._dequantized(graph, tensor, quantized)
@@ -136,29 +96,6 @@ class _Writer:
                 reader.inputs = [value if v == tensor else v for v in reader.inputs]
                 self.notes.append(f"{reader.where} stays float but reads the weight {tensor!r} of integers it shares")
 
-    def _fit_bias(
-        self, node: Node, tensor: str, axis: int | None, scale: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
-    ) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-        """Raise the scale of each channel whose int32 bias would overflow."""
-        found = [b for b in self.plan.biases if b.product == node.name]
-        if not found:
-            return scale
-        bias = self.model.floats(found[0].tensor)
-        least = least_scales(bias.reshape(-1), float(self._input_scale(node)))
-        channel = _channel_of_scale(node, scale.size, least.size)
-        needed = np.zeros(scale.size)
-        np.maximum.at(needed, channel, least)
-        raised = needed.reshape(scale.shape) > scale
-        if not raised.any():
-            return scale
-        for c in np.flatnonzero(raised.reshape(-1)):
-            self.notes.append(
-                f"{node.where}: weight scale[{c}] raised from {scale.reshape(-1)[c]:.4g} to {needed[c]:.4g},"
-                " so that its bias fits int32"
-            )
-        # Rounded up: half a unit in the last place below would overflow again.
-        return np.where(raised, np.nextafter(needed.reshape(scale.shape).astype(np.float32), np.float32(np.inf)), scale)
-
     def _bias(self, node: Node, index: int, product: Node) -> None:
         name = node.inputs[index]
         bias = self.model.floats(name)
@@ -166,7 +103,7 @@ class _Writer:
         if weight_scale is None:
             return  # the weight is an activation: the bias stays float
         flat = bias.reshape(-1)
-        channel = _channel_of_scale(product, weight_scale.size, flat.size)
+        channel = channel_of_scale(product, weight_scale.size, flat.size)
         levels, scale = quantize_bias(flat, self._input_scale(product), weight_scale.reshape(-1)[channel])
         graph, base = self.graph_of[node.name], f"{product.name}/bias"
         stored = self.model.add_constant(graph, f"{base}/quantized", levels.reshape(bias.shape))
@@ -174,8 +111,7 @@ class _Writer:
         node.inputs[index] = self._dequantize(graph, base, stored, scale_name, "", bias.ndim - 1)
 
     def _input_scale(self, node: Node) -> np.float32:
-        activation = self.plan.activations[node.inputs[0]]
-        return np.float32(self.qparams[activation.group].scale)
+        return np.float32(self.grids.of(self.plan, node.inputs[0]).scale)
 
     def _dequantized(self, graph: Graph, base: str, quantized: QuantizedWeight) -> str:
         qparams = quantized.qparams
@@ -200,7 +136,7 @@ class _Writer:
         for name, activation in self.plan.activations.items():
             if self.model.array(name) is None:
                 continue
-            qparams = self.qparams[activation.group]
+            qparams = self.grids.activations[activation.group]
             graph = self.model.owners[name]
             stored = self.model.add_constant(graph, f"{name}/quantized", quantize(self.model.floats(name), qparams))
             value = self._dequantize(graph, name, stored, *self._grid(activation.group), None)
@@ -251,7 +187,7 @@ class _Writer:
     def _grid(self, group: str) -> tuple[str, str]:
         """The constants that hold a group's parameters, in the main graph, made once."""
         if group not in self._parameters:
-            qparams, main = self.qparams[group], self.model.main
+            qparams, main = self.grids.activations[group], self.model.main
             scale = self.model.add_constant(main, f"{group}/scale", qparams.scale)
             zero_point = self.model.add_constant(main, f"{group}/zero_point", qparams.zero_point)
             self._parameters[group] = (scale, zero_point)
@@ -269,16 +205,3 @@ class _Writer:
             i += 1
             name = f"{base}_{i}"
         return name
-
-
-def _channel_of_scale(product: Node, n_scales: int, n_channels: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """For each output channel the index of the weight scale it has, [n_channels].
-
-    A grouped ConvTranspose has one scale for the same column of every group: channel mod (C_out / groups).
-    """
-    if n_scales == n_channels:
-        return np.arange(n_channels)
-    if n_scales == 1:
-        return np.zeros(n_channels, dtype=np.int64)
-    assert n_channels % n_scales == 0, f"{product.where}: {n_scales} scales for {n_channels} channels"
-    return np.arange(n_channels) % n_scales
