@@ -79,8 +79,13 @@ def invoke(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     rest = [argument for argument in arguments if argument != "--debug"]
     try:
-        code = typer.main.get_command(build()).main(rest or ["--help"], prog_name="wia-quant", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        # Not command.main(): that would turn Ctrl-C into an exit code without a word.
+        command = typer.main.get_command(build())
+        with command.make_context("wia-quant", rest or ["--help"]) as context:
+            command.invoke(context)
+        return 0
+    except typer.Exit as stop:
+        return stop.exit_code
     except _ClickException as failure:
         if debug:
             traceback.print_exc()
