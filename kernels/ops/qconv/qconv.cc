@@ -90,23 +90,40 @@ struct Taps {
   ptrdiff_t step_h, step_w;
 };
 
-struct Origin {
-  size_t image;
+// Consecutive rows of A that are pixels of one output row: the first's first tap is at (y, x), each
+// next one's stride further right.
+struct Run {
+  size_t image, n_rows;
   ptrdiff_t y, x;
 };
 
-void fill_rows(const QConv& c, const Taps& taps, const uint8_t* x, const uint8_t* outside,
-               const Origin* origins, size_t n_rows, const uint8_t** rows) {
+void fill_rows(const QConv& c, const Taps& taps, ptrdiff_t stride, const uint8_t* x,
+               const uint8_t* outside, const Run* runs, size_t n_runs, const uint8_t** rows) {
+  const ptrdiff_t in_h = static_cast<ptrdiff_t>(c.in_h), in_w = static_cast<ptrdiff_t>(c.in_w);
+  const size_t step = static_cast<size_t>(stride) * c.in_c;
   for (size_t h = 0; h < taps.count_h; ++h) {
     for (size_t w = 0; w < taps.count_w; ++w) {
-      const ptrdiff_t dy = static_cast<ptrdiff_t>(h) * taps.step_h,
-                      dx = static_cast<ptrdiff_t>(w) * taps.step_w;
-      for (size_t r = 0; r < n_rows; ++r) {
-        // A negative coordinate is a huge unsigned one.
-        const size_t iy = static_cast<size_t>(origins[r].y + dy),
-                     ix = static_cast<size_t>(origins[r].x + dx);
-        const size_t pixel = (origins[r].image * c.in_h + iy) * c.in_w + ix;
-        rows[r] = iy < c.in_h && ix < c.in_w ? x + pixel * c.in_c : outside;
+      const uint8_t** to = rows;
+      for (size_t i = 0; i < n_runs; ++i) {
+        const Run& run = runs[i];
+        const ptrdiff_t iy = run.y + static_cast<ptrdiff_t>(h) * taps.step_h;
+        const ptrdiff_t ix = run.x + static_cast<ptrdiff_t>(w) * taps.step_w;
+        // Rows [begin, end) of the run are inside the picture.
+        ptrdiff_t n = static_cast<ptrdiff_t>(run.n_rows);
+        ptrdiff_t begin = ix >= 0 ? 0 : (stride - 1 - ix) / stride,
+                  end = ix < in_w ? (in_w - ix + stride - 1) / stride : 0;
+        if (iy < 0 || iy >= in_h) end = 0;
+        if (end > n) end = n;
+        if (begin > end) begin = end;
+        ptrdiff_t r = 0;
+        for (; r < begin; ++r) *to++ = outside;
+        if (r < end) {
+          const size_t pixel = (run.image * c.in_h + static_cast<size_t>(iy)) * c.in_w +
+                               static_cast<size_t>(ix + begin * stride);
+          const uint8_t* from = x + pixel * c.in_c;
+          for (; r < end; ++r, from += step) *to++ = from;
+        }
+        for (; r < n; ++r) *to++ = outside;
       }
       rows += kQGemmRows;
     }
@@ -152,6 +169,12 @@ size_t scratch_bytes(const QConv& c, size_t segments, bool by_row) {
 }
 
 size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+// The next of the fewest, about equal pieces of at most kQGemmRows that make n.
+size_t even_piece(size_t n) {
+  const size_t pieces = (n + kQGemmRows - 1) / kQGemmRows;
+  return (n + pieces - 1) / pieces;
+}
 
 // Weights of `n` output channels whose first is `first` of all, and whose first weight is at data +
 // at.
@@ -273,13 +296,13 @@ void qconv_run(const QGemm& kernel, const QConv& conv, const QConvRun& run,
   std::memset(scratch.outside, run.x_zero_point, conv.in_c);
   size_t pixel = run.pixel_begin;
   while (pixel < run.pixel_end) {
-    size_t n = smaller(run.pixel_end - pixel, kQGemmRows);
+    size_t n = even_piece(run.pixel_end - pixel);
     const size_t column = pixel % conv.out_w, row = pixel / conv.out_w;
     if (pointwise) {
       for (size_t r = 0; r < n; ++r) scratch.rows[r] = run.x + (pixel + r) * conv.in_c;
       block.multiply(n, pixel, 1, false);
     } else if (layout.by_row) {
-      n = smaller(n, conv.out_w - column);
+      n = even_piece(smaller(run.pixel_end - pixel, conv.out_w - column));
       const ptrdiff_t top = static_cast<ptrdiff_t>(row % conv.out_h * conv.stride_h) - conv.pad_top;
       const ptrdiff_t left = static_cast<ptrdiff_t>(column * conv.stride_w) - conv.pad_left;
       const size_t pitch = row_pitch(conv), width = (n - 1) * conv.stride_w + conv.kernel_w;
@@ -293,18 +316,18 @@ void qconv_run(const QGemm& kernel, const QConv& conv, const QConvRun& run,
       }
       block.multiply(n, pixel, 1, true);
     } else {
-      Origin origins[kQGemmRows];
-      size_t x = column, y = row % conv.out_h, image = row / conv.out_h;
-      for (size_t r = 0; r < n; ++r) {
-        origins[r] = {image, static_cast<ptrdiff_t>(y * conv.stride_h) - conv.pad_top,
-                      static_cast<ptrdiff_t>(x * conv.stride_w) - conv.pad_left};
-        if (++x < conv.out_w) continue;
-        x = 0;
-        if (++y < conv.out_h) continue;
-        y = 0;
-        ++image;
+      Run runs[kQGemmRows];
+      size_t n_runs = 0;
+      for (size_t r = 0; r < n; ++n_runs) {
+        const size_t at = pixel + r, x = at % conv.out_w, y = at / conv.out_w % conv.out_h;
+        const size_t n_rows = smaller(n - r, conv.out_w - x);
+        runs[n_runs] = {at / conv.out_w / conv.out_h, n_rows,
+                        static_cast<ptrdiff_t>(y * conv.stride_h) - conv.pad_top,
+                        static_cast<ptrdiff_t>(x * conv.stride_w) - conv.pad_left};
+        r += n_rows;
       }
-      fill_rows(conv, taps, run.x, scratch.outside, origins, n, scratch.rows);
+      fill_rows(conv, taps, static_cast<ptrdiff_t>(conv.stride_w), run.x, scratch.outside, runs,
+                n_runs, scratch.rows);
       block.multiply(n, pixel, 1, false);
     }
     pixel += n;
@@ -376,12 +399,10 @@ void qconv_transpose_run(const QGemm& kernel, const QConv& conv, const QConvRun&
         const size_t count = (conv.out_w - px + conv.stride_w - 1) / conv.stride_w;
         for (size_t i = 0; i < count; i += kQGemmRows) {
           const size_t n = smaller(count - i, kQGemmRows);
-          Origin origins[kQGemmRows];
-          for (size_t r = 0; r < n; ++r) {
-            origins[r] = {row / conv.out_h, static_cast<ptrdiff_t>(y / conv.stride_h) + h.offset,
-                          static_cast<ptrdiff_t>(i + r) + w.offset};
-          }
-          fill_rows(conv, taps, run.x, scratch.outside, origins, n, scratch.rows);
+          const Run pixels = {row / conv.out_h, n,
+                              static_cast<ptrdiff_t>(y / conv.stride_h) + h.offset,
+                              static_cast<ptrdiff_t>(i) + w.offset};
+          fill_rows(conv, taps, 1, run.x, scratch.outside, &pixels, 1, scratch.rows);
           block.multiply(n, row * conv.out_w + px + i * conv.stride_w, conv.stride_w, false);
         }
       }

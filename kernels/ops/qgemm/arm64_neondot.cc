@@ -39,7 +39,8 @@ void tile(const QGemmBlock& q, size_t row) {
     for (int r = 0; r < MR; ++r) acc[r].v[i] = vdotq_laneq_s32(acc[r].v[i], b, x[r], lane); \
   }
       WIA_STEP(0)
-      WIA_STEP(1) WIA_STEP(2) WIA_STEP(3)
+      WIA_STEP(1)
+      WIA_STEP(2) WIA_STEP(3)
 #undef WIA_STEP
           w += 16 * kLanes;
     }

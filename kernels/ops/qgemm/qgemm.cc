@@ -2,6 +2,8 @@
 // Panels, packing and the loop over blocks: the part of a GEMM that no ISA changes.
 #include "ops/qgemm/qgemm.h"
 
+#include <cstring>
+
 #include "base/cpu.h"
 
 namespace wia {
@@ -95,6 +97,7 @@ void qgemm_pack(const QGemm& kernel, const QGemmB& b, void* packed, size_t panel
     float* float_bias = multiplier + width;
     std::byte* header = reinterpret_cast<std::byte*>(float_bias + width);
     kernel.pack_panel(b, first, width / kernel.lanes, header, header + kHeaderBytes, bias);
+    int32_t below_one = 1;
     for (size_t i = 0; i < width; ++i) {
       // bias - za * sum(b - zb), in arithmetic modulo 2^32
       const uint32_t sum = static_cast<uint32_t>(bias[i]) - k * static_cast<uint32_t>(zero_point);
@@ -105,7 +108,9 @@ void qgemm_pack(const QGemm& kernel, const QGemmB& b, void* packed, size_t panel
       bias[i] = static_cast<int32_t>(folded);
       multiplier[i] = real && b.multiplier ? b.multiplier[(first + i) * b.multiplier_stride] : 1.0f;
       float_bias[i] = real && b.float_bias ? b.float_bias[first + i] : 0.0f;
+      if (real && !(multiplier[i] < 1.0f && multiplier[i] > -1.0f)) below_one = 0;
     }
+    std::memcpy(header + kHeaderBytes - sizeof(below_one), &below_one, sizeof(below_one));
   }
 }
 
@@ -117,8 +122,8 @@ void qgemm_run(const QGemm& kernel, const QGemmRun& run, const QEpilogue& epilog
   const int32_t zero_point = run.b_zero_point - (run.b_is_unsigned ? 128 : 0);
   const uint8_t* rows[kQGemmRows];
   int32_t row_add[kQGemmRows];
-  for (size_t row = run.row_begin; row < run.row_end; row += kQGemmRows) {
-    const size_t n_rows = run.row_end - row < kQGemmRows ? run.row_end - row : kQGemmRows;
+  for (size_t row = run.row_begin, n_rows; row < run.row_end; row += n_rows) {
+    n_rows = ceil_div(run.row_end - row, ceil_div(run.row_end - row, kQGemmRows));
     for (size_t r = 0; r < n_rows; ++r) rows[r] = run.a + (row + r) * run.lda;
     if (zero_point != 0) {
       for (size_t r = 0; r < n_rows; ++r) {

@@ -45,8 +45,9 @@ struct QGemmB {
 // segment_k or n.
 int8_t qgemm_b_at(const QGemmB& b, size_t s, size_t k, size_t column);
 
-// Rows of A share one block of kernel calls; splits of rows at multiples of this waste nothing.
-inline constexpr size_t kQGemmRows = 96;
+// The most rows of A that one kernel call takes; more are dealt evenly to several calls. Pieces of
+// rows that a caller gives to threads are best of about this size.
+inline constexpr size_t kQGemmRows = 128;
 
 // One panel of columns times up to kQGemmRows rows: what an ISA implements. Row r of segment s
 // starts at a[s * kQGemmRows + r]; only segment_k bytes from there are read, or up to the next
@@ -65,8 +66,9 @@ struct QGemmBlock {
 };
 
 // A panel in memory, V = vectors * lanes columns: int32 bias[V], float multiplier[V], float
-// float_bias[V], 64 bytes whose meaning is the kernel's own, then the weights: V * weight_bytes for
-// each k, segment_k rounded up to k_align.
+// float_bias[V], a header of 64 bytes (60 the kernel's own, then int32: 1 if every |multiplier| <
+// 1, so that no requantized value is beyond int32), then the weights: V * weight_bytes for each k,
+// segment_k rounded up to k_align.
 struct QGemm {
   const char* name;
   size_t lanes, max_vectors;  // columns of a vector; vectors of the widest panel

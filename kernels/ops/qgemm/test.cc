@@ -31,6 +31,7 @@ struct Problem {
   int32_t a_zero_point = 3, b_zero_point = 0;
   int a_max = 255;
   int w_max = 127;
+  float multiplier = 0.0f;  // 0: small ones, chosen at random
 };
 
 // The same sum written once more, from the definition of (7), on B as it was given.
@@ -60,7 +61,7 @@ struct Case {
     std::uniform_real_distribution<float> real(0.2f, 1.8f);
     const float unit = 1.0f / (40.0f * static_cast<float>(p.k + 1));
     for (size_t i = 0; i < p.n; ++i) {
-      multiplier[i] = unit * real(random);
+      multiplier[i] = p.multiplier != 0.0f ? p.multiplier : unit * real(random);
       float_bias[i] = real(random);
     }
     residual.resize(p.m * ld_out);
@@ -247,6 +248,13 @@ TEST(products_of_two_activations) {
         check({.m = 3, .k = k, .n = n, .b_by_column = by_column, .b_zero_point = -7});
       }
     }
+  }
+}
+
+TEST(products_beyond_int32_saturate) {
+  for (float multiplier : {0.99999f, 1.0f, -1.0f, 3.0f, 1e6f, 1e29f, -1e29f}) {
+    check({.m = 9, .k = 64, .n = 70, .multiplier = multiplier});
+    check({.m = 1, .k = 5, .n = 7, .multiplier = multiplier});
   }
 }
 
