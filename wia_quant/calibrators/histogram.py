@@ -138,6 +138,8 @@ def cut_edges(first: int, n_bins: int, width: float, seen: Extremes) -> npt.NDAr
 
 def _exponent(lo: float, hi: float) -> int:
     """The smallest e such that MAX_BINS bins of width 2**e reach from ``lo`` <= 0 to ``hi`` >= 0."""
+    if lo == hi:
+        return MIN_EXPONENT
     exponent = max(math.frexp((hi - lo) / MAX_BINS)[1] - 1, MIN_EXPONENT)
     while int(math.ldexp(hi, -exponent)) - int(math.ldexp(lo, -exponent)) + 1 > MAX_BINS:
         exponent += 1

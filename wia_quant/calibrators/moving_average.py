@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mean over the batches of their smallest and of their largest value."""
+"""The mean over the batches of their smallest and of their largest value, 0 being in each."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class MovingAverage:
             return
         self._seen.add(lo, hi, flat.size)
         self._n_batches += 1
-        self._lo_sum = _exact_sum([*self._lo_sum, lo])
-        self._hi_sum = _exact_sum([*self._hi_sum, hi])
+        # Each batch's range contains 0, or one batch far above it would cut off what others have below.
+        self._lo_sum = _exact_sum([*self._lo_sum, min(lo, 0.0)])
+        self._hi_sum = _exact_sum([*self._hi_sum, max(hi, 0.0)])
 
     def range(self) -> Range:
         if self._n_batches == 0:

@@ -91,9 +91,11 @@ def _search_bins(h: Histogram) -> tuple[FloatArray, FloatArray]:
     wider = np.sign(index) * (NEAR_ZERO + (np.abs(index) - NEAR_ZERO) // MERGED)
     starts = np.flatnonzero(np.diff(np.where(np.abs(index) <= NEAR_ZERO, index, wider), prepend=-(2**62)))
     edges = h.edges()[np.append(starts, h.counts.size)]
-    length = np.diff(edges)
+    # A value that is the largest, and the lower end of its bin, leaves nothing of the bin: give it all of it.
+    edges[-1] += h.width if edges[-1] == edges[-2] else 0.0
+    edges[0] -= h.width if edges[0] == edges[1] else 0.0
     counts = np.add.reduceat(h.counts, starts).astype(np.float64)
-    return edges, np.divide(counts, length, out=np.zeros_like(counts), where=length > 0)
+    return edges, counts / np.diff(edges)
 
 
 def _squared_error(edges: FloatArray, density: FloatArray, lo: FloatArray, hi: FloatArray) -> FloatArray:
