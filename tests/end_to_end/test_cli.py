@@ -59,7 +59,11 @@ def test_a_quantized_model_beside_it_does_not_count(cli: Cli, quantized: Path) -
 def test_the_table_can_be_used_instead_of_data(cli: Cli, quantized: Path, folder: Path) -> None:
     done = cli("calibrate", "model.onnx", "--table", "model.calib.json", "-o", "again.wia.onnx")
     assert done.code == 0, done.err
-    assert onnx.load(quantized).graph == onnx.load(folder / "again.wia.onnx").graph
+    first, second = onnx.load(quantized).graph, onnx.load(folder / "again.wia.onnx").graph
+    assert first.node == second.node
+    # The int32 biases are corrected on data, which a table does not hold.
+    kept = [[t for t in graph.initializer if t.data_type != onnx.TensorProto.INT32] for graph in (first, second)]
+    assert kept[0] == kept[1]
 
 
 def test_force_overwrites(cli: Cli, quantized: Path) -> None:

@@ -46,6 +46,7 @@ def show(result: Demo) -> None:
         ("picture", "written on it", "float32 reads", "int8 reads"),
         [(line.picture, line.truth, line.float_text, line.int8_text) for line in ordered[:ROWS]],
     )
+    output.show_line()
     output.show_table(
         "Float against int8",
         ("", "float32 (onnxruntime)", "int8 (libwia)", "int8 / float32"),
@@ -56,6 +57,7 @@ def show(result: Demo) -> None:
             ("one picture, ms", result.float_ms, result.int8_ms, f"{1 / result.latency_ratio:.2f}"),
         ],
     )
+    output.show_line()
     output.show_table("Files", ("what", "where"), result.files.items())
 
 

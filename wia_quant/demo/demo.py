@@ -16,7 +16,7 @@ from wia_quant import files
 from wia_quant.benchmark import benchmark, onnxruntime_session
 from wia_quant.data import open_data
 from wia_quant.demo import fetch
-from wia_quant.demo.lines import draw_lines
+from wia_quant.demo.lines import SIZE, draw_lines
 from wia_quant.evaluators.ocr import Ocr, edit_distance
 from wia_quant.quantizer import quantize
 from wia_quant.runtime import Session
@@ -24,7 +24,7 @@ from wia_quant.runtime import Session
 ProgressCallback = Callable[[int, int | None, str], None]
 
 #: How a picture becomes what the model was trained on.
-PREPROCESS: Final = "ppocr_rec"
+PREPROCESS: Final[Mapping[str, Any]] = {"preset": "ppocr_rec", "size": [SIZE[1], SIZE[0]]}
 #: Pictures to calibrate on, and others to read.
 CALIBRATION: Final = 64
 TEST: Final = 40
