@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from wia_quant.data import Batch, Dataset, open_data
 from wia_quant.errors import DataError, ModelError, UsageError
@@ -20,7 +19,9 @@ from wia_quant.evaluation import Evaluation, SampleResult
 from wia_quant.evaluators import make_evaluator
 from wia_quant.evaluators.base import Evaluator, Sample
 from wia_quant.executors import make_executor
+from wia_quant.graph import read_proto
 from wia_quant.labels import Labels, labels_of_folders, load_labels
+from wia_quant.layers import LayerProbe
 from wia_quant.preprocess import Preprocess
 
 Progress = Callable[[int, int | None, str], None]
@@ -39,6 +40,7 @@ def evaluate(
     task: str | None = None,
     evaluator: Evaluator | None = None,
     executor: str = "wia",
+    layers: int = 0,
     preprocess: str | Path | Mapping[str, Any] | Preprocess | None = None,
     samples: int = 1_000_000_000,
     seed: int = 0,
@@ -56,6 +58,7 @@ def evaluate(
         task: an evaluator's name or ``module:function``; None: classification with labels, agreement without.
         evaluator: one made by the caller, instead of the task's own.
         executor: "wia", "onnxruntime" or "reference".
+        layers: also measure each layer's error, on so many samples; needs ``reference``.
         preprocess: for pictures; None: what the model records, else guessed, and said.
         samples: at most so many.
         seed: of their choice.
@@ -72,12 +75,15 @@ def evaluate(
     found, task = _labels(labels, data, task)
     if task == "agreement" and reference is None:
         raise UsageError("without labels the model is compared with the float one; give --reference FLOAT or --labels")
+    if layers and reference is None:
+        raise UsageError("layer errors are differences from the float model; give --reference FLOAT")
     run = make_executor(executor, subject, threads)
     other = None if reference is None else _bytes(reference)
     run_reference = None if other is None else make_executor(REFERENCE_EXECUTOR, other, threads)
     dataset = open_data(
         data, run.inputs(), preprocess=preprocess or _recorded(subject), samples=samples, seed=seed, strict=strict
     )
+    probe = None if not layers or other is None else LayerProbe.of(read_proto(subject), read_proto(other))
     judge = evaluator or make_evaluator(task)
     results: list[SampleResult] = []
     times: list[float] = []
@@ -86,6 +92,8 @@ def evaluate(
         outputs = run.run(batch)
         times.append((time.perf_counter() - started) * 1000 / max(1, batch.n_samples))
         expected = None if run_reference is None else run_reference.run(batch)
+        if probe is not None and len(results) < layers:
+            probe.observe([batch])
         for sample in _samples(batch, outputs, expected, found):
             scored = judge.observe(sample)
             results.append(SampleResult(sample.name, scored.scores, scored.prediction))
@@ -99,6 +107,7 @@ def evaluate(
         data=_data(dataset, len(results)),
         metrics=judge.metrics(),
         samples=tuple(results),
+        layers=() if probe is None else probe.errors(),
         details=dict(judge.details()),
         latency_ms=_latency(times),
     )
@@ -157,7 +166,7 @@ def _identity(model: str | Path | bytes, content: bytes) -> dict[str, Any]:
 
 def _recorded(content: bytes) -> Mapping[str, Any] | None:
     """The preprocessing that a wia-quantized model was calibrated with."""
-    proto = onnx.load_model_from_string(content)
+    proto = read_proto(content)
     text = next((p.value for p in proto.metadata_props if p.key == "wia.calibration"), "{}")
     spec = json.loads(text).get("preprocess")
     return spec if isinstance(spec, dict) else None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -84,7 +85,13 @@ class Evaluation:
 
     def to_json(self) -> str:
         """The file's text; keys in the order of the fields, so that two files diff line by line."""
-        return json.dumps({"kind": _KIND, "schema": SCHEMA} | asdict(self), indent=1, ensure_ascii=False) + "\n"
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The file as a dict."""
+        found: dict[str, Any] = {"kind": _KIND, "schema": SCHEMA} | asdict(self)
+        found["metrics"] = [{k: _number(v) for k, v in m.items()} for m in found["metrics"]]
+        return found
 
     @staticmethod
     def from_json(text: str, name: str = "evaluation") -> Evaluation:
@@ -108,7 +115,7 @@ class Evaluation:
                 reference=found["reference"],
                 executor=found["executor"],
                 data=found["data"],
-                metrics=tuple(Metric(**m) for m in found["metrics"]),
+                metrics=tuple(_metric(m) for m in found["metrics"]),
                 samples=tuple(SampleResult(**s) for s in found["samples"]),
                 layers=tuple(LayerError(**x) for x in found["layers"]),
                 details=found["details"],
@@ -130,3 +137,13 @@ class Evaluation:
         except (OSError, UnicodeDecodeError) as error:
             raise EvaluationError(f"cannot read {path}: {error}") from error
         return Evaluation.from_json(text, str(path))
+
+
+def _number(value: Any) -> Any:
+    """JSON has no NaN: a metric without a value is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _metric(found: Mapping[str, Any]) -> Metric:
+    fields: dict[str, Any] = {k: math.nan if v is None else v for k, v in found.items()}
+    return Metric(**fields)

@@ -21,6 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from wia_quant.evaluation import EvaluationError, LayerError
 from wia_quant.evaluators.agreement import SQNR_CEILING_DB
 from wia_quant.executors import make_executor
+from wia_quant.executors.base import Executor
 from wia_quant.qdq import DEQUANTIZE, QUANTIZE, GraphView, view_model
 
 Feed = Mapping[str, npt.NDArray[Any]]
@@ -77,6 +78,7 @@ class LayerProbe:
     layers: tuple[Layer, ...]
     _model: ModelProto
     _sums: dict[str, _Sums] = field(default_factory=dict)
+    _run: Executor | None = None
 
     @staticmethod
     def of(quantized: ModelProto, reference: ModelProto) -> LayerProbe:
@@ -90,9 +92,10 @@ class LayerProbe:
 
     def observe(self, batches: Iterable[Feed], progress: Callable[[int, int | None, str], None] | None = None) -> None:
         """Runs the batches and adds up errors."""
-        run = make_executor("onnxruntime", self._model.SerializeToString(), 0)
+        if self._run is None:
+            self._run = make_executor("onnxruntime", self._model.SerializeToString(), 0)
         for done, batch in enumerate(batches, 1):
-            found = run.run(batch)
+            found = self._run.run(batch)
             for layer in self.layers:
                 self._add(layer, found[layer.tensor], found[_ALONE + layer.result], found[_WHOLE + layer.result])
             if progress:

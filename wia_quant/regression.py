@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from wia_quant.evaluation import Evaluation, EvaluationError, LayerError
 from wia_quant.evaluators.metric import Metric
@@ -63,6 +63,10 @@ class Regression:
     def ok(self) -> bool:
         """True when no metric dropped by more than it may."""
         return all(m.ok for m in self.metrics)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"ok": self.ok} | asdict(self)
 
 
 def compare(

@@ -16,9 +16,13 @@ import wia_quant
 from wia_quant.cli import output
 from wia_quant.cli.bench import bench
 from wia_quant.cli.calibrate import calibrate
+from wia_quant.cli.check import check
 from wia_quant.cli.demo import demo
 from wia_quant.cli.devices import devices
+from wia_quant.cli.doctor import doctor
+from wia_quant.cli.evaluate import evaluate
 from wia_quant.cli.inspect import inspect
+from wia_quant.cli.regress import regress
 from wia_quant.cli.run import run
 from wia_quant.errors import WiaError
 
@@ -28,6 +32,10 @@ COMMANDS: Final = MappingProxyType[str, Callable[..., None]](
         "demo": demo,
         "calibrate": calibrate,
         "run": run,
+        "evaluate": evaluate,
+        "regress": regress,
+        "check": check,
+        "doctor": doctor,
         "bench": bench,
         "inspect": inspect,
         "devices": devices,

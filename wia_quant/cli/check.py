@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``wia-quant check``: is a QDQ model of the wia format, and fit for a device?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from wia_quant.check import RULES, Severity, check_model, fix_model
+from wia_quant.cli import options, output
+from wia_quant.files import check_writable, replacing
+from wia_quant.graph import read_proto, save
+
+#: Exit code of a model that does not conform.
+NOT_CONFORMING: Final = 4
+
+
+def check(
+    model: options.Model,
+    fix: Annotated[
+        Path | None,
+        typer.Option(
+            "--fix", metavar="OUT.onnx", help="Mend what can be mended safely, into this file.", show_default=False
+        ),
+    ] = None,
+    force: options.Force = False,
+    json: options.Json = False,
+) -> None:
+    """Check any QDQ model, ours or another tool's, against the format; exit 4 when it does not conform."""
+    if fix is not None:
+        check_writable([fix], force=force)
+    proto = read_proto(model)
+    mended: dict[str, int] = {}
+    if fix is not None:
+        mended = fix_model(proto)
+        with replacing(fix, force=force) as temporary:
+            save(proto, temporary)
+    findings = check_model(proto)
+    errors = [f for f in findings if f.severity is Severity.ERROR]
+    if json:
+        listed = [asdict(f) | {"severity": f.severity.value} for f in findings]
+        output.show_json({"model": str(model), "conforming": not errors, "findings": listed, "mended": mended})
+    else:
+        rows = [(f.severity.value, f.rule, f.node or f.tensor, f.message, f.remedy) for f in findings]
+        output.show_table("", ("", "rule", "where", "what", "remedy"), rows)
+        for rule, n in mended.items():
+            output.show_line(f"mended {n} x {rule}: {RULES[rule].summary}")
+        counts = Counter(f.severity.value for f in findings)
+        verdict = "conforms" if not errors else "does not conform"
+        output.show_line(f"{model} {verdict}: {counts['error']} errors, {counts['note']} notes by {len(RULES)} rules")
+    if errors:
+        raise typer.Exit(NOT_CONFORMING)

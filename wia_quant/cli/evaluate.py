@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``wia-quant evaluate``: how good a model is, by labels or against the float one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wia_quant.cli import options, output
+from wia_quant.errors import UsageError
+from wia_quant.evaluate import evaluate as measure
+from wia_quant.evaluation import Evaluation
+from wia_quant.evaluators import EVALUATORS
+from wia_quant.evaluators.metric import Metric
+from wia_quant.executors import EXECUTORS
+from wia_quant.files import check_writable
+
+Reference = Annotated[
+    Path | None,
+    typer.Option("--reference", metavar="FLOAT.onnx", help="The float model to compare with.", show_default=False),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        "--labels",
+        metavar="FILE",
+        help="Right answers: .csv (file,label), .json ({file: label}) or COCO; a folder per class needs none.",
+        show_default=False,
+    ),
+]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="NAME|module:function",
+        help=f"{', '.join(EVALUATORS)}, or your own function; classification with labels, agreement without.",
+        show_default=False,
+    ),
+]
+Executor = Annotated[
+    str, typer.Option("--executor", metavar="NAME", help=f"What runs the model: {', '.join(EXECUTORS)}.")
+]
+Layers = Annotated[
+    int,
+    typer.Option("--layers", metavar="N", min=0, help="Measure each layer's error on N samples; needs --reference."),
+]
+
+
+def evaluate(
+    model: options.Model,
+    data: options.Data = None,
+    reference: Reference = None,
+    labels: Labels = None,
+    task: Task = None,
+    executor: Executor = "wia",
+    layers: Layers = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="RESULT.json", help="Write the result there.", show_default=False),
+    ] = None,
+    preprocess: options.Preprocess = None,
+    samples: options.Samples = 1_000_000,
+    seed: options.Seed = 0,
+    threads: options.Threads = 1,
+    strict: options.Strict = False,
+    force: options.Force = False,
+    json: options.Json = False,
+) -> None:
+    """Measure a model: task metrics with 95 % intervals, or its agreement with the float model."""
+    if data is None:
+        raise UsageError("no data; give --data PATH")
+    if out is not None:
+        check_writable([out], force=force)
+    with output.progress() as progress:
+        found = measure(
+            model,
+            data,
+            reference=reference,
+            labels=labels,
+            task=task,
+            executor=executor,
+            layers=layers,
+            preprocess=preprocess,
+            samples=samples,
+            seed=seed,
+            threads=threads,
+            strict=strict,
+            progress=progress,
+        )
+    if out is not None:
+        found.save(out, force=force)
+    if json:
+        output.show_json(found.to_dict())
+        return
+    show(found)
+    if out is not None:
+        output.show_line(f"written to {out}")
+
+
+def show(found: Evaluation) -> None:
+    """The result for people."""
+    n, skipped = found.data["n_samples"], found.data["skipped"]
+    left_out = f", {skipped} skipped" if skipped else ""
+    output.show_line(f"{found.task} of {found.model['path']} on {n} samples{left_out}, run by {found.executor['name']}")
+    for note in found.data["notes"]:
+        output.say(f"note: {note}")
+    output.show_table("", ("metric", "value", "95 % interval", "samples"), [_row(m) for m in found.metrics])
+    worst = sorted(found.layers, key=lambda x: x.local_sqnr_db)[:10]
+    rows = [(x.node, x.op_type, x.local_sqnr_db, x.total_sqnr_db, f"{100 * x.clipped:.2g}%") for x in worst]
+    output.show_table(
+        "Layers with the largest error of their own", ("layer", "op", "own dB", "total dB", "clipped"), rows
+    )
+    if found.latency_ms:
+        output.show_line(f"{found.latency_ms['median']:.3g} ms a sample in the median")
+
+
+def _row(m: Metric) -> tuple[object, ...]:
+    interval = f"{m.lo:.4g} .. {m.hi:.4g}" if m.method != "none" else ""
+    return m.name, f"{m.value:.4g}{m.unit and ' ' + m.unit}", interval, m.n
