@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// float32 functions over rows: elementwise, reductions, softmax, normalisation. The same bits on every CPU.
+// float32 functions over rows: elementwise, reductions, softmax, normalisation. The same bits on
+// every CPU.
 //
-// One source, generic.inc, is compiled for each instruction set of kernels.inc; every operation in it is IEEE float32
-// with the roundings written out, so a wider vector changes the speed and nothing else (docs/quantization.md 15-17).
+// One source, generic.inc, is compiled for each instruction set of kernels.inc; every operation in
+// it is IEEE float32 with the roundings written out, so a wider vector changes the speed and
+// nothing else (docs/quantization.md 15-17).
 #pragma once
 
 #include <cstddef>
@@ -13,34 +15,34 @@
 namespace wia {
 
 // y[i] = f(x[i]; a, b). The second column says what a and b are.
-#define WIA_FMATH_UNARY(X) \
-  X(Abs)                   \
-  X(Neg)                   \
-  X(Sqrt)                  \
-  X(Reciprocal)            \
-  X(Floor)                 \
-  X(Ceil)                  \
-  X(Round)                 \
-  X(Exp)                   \
-  X(Log)                   \
-  X(Tanh)                  \
-  X(Erf)                   \
-  X(Sigmoid)               \
-  X(Softplus)              \
-  X(Relu)                  \
-  X(Clip)        /* a, b: the bounds; NaN stays */ \
-  X(LeakyRelu)   /* a: alpha */                    \
-  X(ThresholdedRelu) /* a: alpha */                \
-  X(Elu)         /* a: alpha, b: gamma (Selu) */   \
-  X(Celu)        /* a: alpha */                    \
-  X(HardSigmoid) /* a: alpha, b: beta */           \
-  X(HardSwish)             \
-  X(Softsign)              \
-  X(Gelu)                  \
-  X(GeluTanh)              \
-  X(Swish)       /* a: alpha */                    \
-  X(Mish)                  \
-  X(Shrink)      /* a: lambd, b: bias */
+#define WIA_FMATH_UNARY(X)                             \
+  X(Abs)                                               \
+  X(Neg)                                               \
+  X(Sqrt)                                              \
+  X(Reciprocal)                                        \
+  X(Floor)                                             \
+  X(Ceil)                                              \
+  X(Round)                                             \
+  X(Exp)                                               \
+  X(Log)                                               \
+  X(Tanh)                                              \
+  X(Erf)                                               \
+  X(Sigmoid)                                           \
+  X(Softplus)                                          \
+  X(Relu)                                              \
+  X(Clip)            /* a, b: the bounds; NaN stays */ \
+  X(LeakyRelu)       /* a: alpha */                    \
+  X(ThresholdedRelu) /* a: alpha */                    \
+  X(Elu)             /* a: alpha, b: gamma (Selu) */   \
+  X(Celu)            /* a: alpha */                    \
+  X(HardSigmoid)     /* a: alpha, b: beta */           \
+  X(HardSwish)                                         \
+  X(Softsign)                                          \
+  X(Gelu)                                              \
+  X(GeluTanh)                                          \
+  X(Swish) /* a: alpha */                              \
+  X(Mish)                                              \
+  X(Shrink) /* a: lambd, b: bias */
 
 // y[i] = f(a[i], b[i]); Max and Min give NaN when either is.
 #define WIA_FMATH_BINARY(X) X(Add) X(Sub) X(Mul) X(Div) X(Max) X(Min) X(PRelu)
@@ -65,7 +67,8 @@ struct DepthwisePlane {
 struct Fmath {
   using Unary = void (*)(size_t n, const float* x, float* y, float a, float b);
   // step 1: the operand advances; 0: it is one value.
-  using Binary = void (*)(size_t n, const float* a, size_t a_step, const float* b, size_t b_step, float* y);
+  using Binary = void (*)(size_t n, const float* a, size_t a_step, const float* b, size_t b_step,
+                          float* y);
   using Reduce = float (*)(size_t n, const float* x);
 
   const char* name;
@@ -85,14 +88,15 @@ struct Fmath {
   // sum of (x - mean)^2.
   float (*sum_centered)(size_t n, const float* x, float mean);
   // y = (x - mean) * factor * scale[i] + bias[i]; scale and bias may be null. y may be x.
-  void (*normalize)(size_t n, const float* x, float mean, float factor, const float* scale, const float* bias,
-                    float* y);
+  void (*normalize)(size_t n, const float* x, float mean, float factor, const float* scale,
+                    const float* bias, float* y);
   // y = x * scale + bias with one scale and one bias.
   void (*affine)(size_t n, const float* x, float scale, float bias, float* y);
   // y[i] = fma(x[i], w, y[i]).
   void (*accumulate)(size_t n, const float* x, float w, float* y);
   void (*depthwise)(const DepthwisePlane& plane);
-  // q = saturate(rhe(x / scale) + zero_point), NaN to zero_point, (1); x = float32(q - zero_point) * scale, (2).
+  // q = saturate(rhe(x / scale) + zero_point), NaN to zero_point, (1); x = float32(q - zero_point)
+  // * scale, (2).
   void (*quantize_u8)(size_t n, const float* x, float scale, int32_t zero_point, uint8_t* q);
   void (*quantize_s8)(size_t n, const float* x, float scale, int32_t zero_point, int8_t* q);
   void (*dequantize_u8)(size_t n, const uint8_t* q, float scale, int32_t zero_point, float* x);

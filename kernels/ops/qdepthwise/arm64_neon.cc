@@ -18,15 +18,17 @@ size_t first_of(size_t channels, size_t index) {
   const size_t first = index * kLanes;
   return channels >= kLanes && first + kLanes > channels ? channels - kLanes : first;
 }
-size_t block_bytes(size_t n_taps) { return kLanes * (12 + 2 * n_taps); }
-size_t packed_bytes(size_t channels, size_t n_taps) {
-  return n_blocks(channels) * block_bytes(n_taps);
+size_t block_bytes(size_t kernel_h, size_t kernel_w) {
+  return kLanes * (12 + 2 * kernel_h * kernel_w);
+}
+size_t packed_bytes(size_t channels, size_t kernel_h, size_t kernel_w) {
+  return n_blocks(channels) * block_bytes(kernel_h, kernel_w);
 }
 
 void pack(size_t channels, size_t kernel_h, size_t kernel_w, const QConvWeights& weights,
           void* packed) {
   for (size_t i = 0; i < n_blocks(channels); ++i) {
-    std::byte* base = static_cast<std::byte*>(packed) + i * block_bytes(kernel_h * kernel_w);
+    std::byte* base = static_cast<std::byte*>(packed) + i * block_bytes(kernel_h, kernel_w);
     int32_t* bias = reinterpret_cast<int32_t*>(base);
     float* multiplier = reinterpret_cast<float*>(base) + kLanes;
     float* float_bias = multiplier + kLanes;
@@ -59,14 +61,16 @@ void block(const QDepthwiseBlock& q) {
   const size_t n = q.channels < kLanes ? q.channels : kLanes,
                element = e.output == QOutput::kU8 ? 1 : 4;
   for (size_t i = 0; i < n_blocks(q.channels); ++i) {
-    const std::byte* base = static_cast<const std::byte*>(q.packed) + i * block_bytes(q.n_taps);
+    const std::byte* base =
+        static_cast<const std::byte*>(q.packed) + i * block_bytes(q.kernel_h, q.kernel_w);
     const float* multiplier = reinterpret_cast<const float*>(base) + kLanes;
     const int16_t* w = reinterpret_cast<const int16_t*>(multiplier + 2 * kLanes);
     const size_t first = first_of(q.channels, i);
     for (size_t pixel = 0; pixel < q.n_pixels; ++pixel) {
       Words acc = load_words(reinterpret_cast<const int32_t*>(base));
-      for (size_t t = 0; t < q.n_taps; ++t) {
-        const uint8x16_t x = load_some8(q.taps[t] + pixel * q.step + first, n);
+      for (size_t t = 0; t < q.kernel_h * q.kernel_w; ++t) {
+        const size_t at = pixel * q.step + t % q.kernel_w * q.column_step + first;
+        const uint8x16_t x = load_some8(q.rows[t / q.kernel_w] + at, n);
         const int16x8_t low = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(x)));
         const int16x8_t high = vreinterpretq_s16_u16(vmovl_high_u8(x));
         const int16x8_t w_low = vld1q_s16(w + t * kLanes), w_high = vld1q_s16(w + t * kLanes + 8);

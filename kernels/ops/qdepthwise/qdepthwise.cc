@@ -23,7 +23,7 @@ const QDepthwise& select_qdepthwise(uint32_t isa) {
 }
 
 size_t qdepthwise_packed_bytes(const QDepthwise& kernel, const QConv& conv) {
-  return kernel.packed_bytes(conv.out_c, conv.kernel_h * conv.kernel_w);
+  return kernel.packed_bytes(conv.out_c, conv.kernel_h, conv.kernel_w);
 }
 
 void qdepthwise_pack(const QDepthwise& kernel, const QConv& conv, const QConvWeights& weights,
@@ -39,9 +39,9 @@ namespace {
 struct Rows {
   const QConv& conv;
   size_t span, width, pitch;
-  bool padded;  // false: the picture's own rows will do
-  const uint8_t** taps;
-  ptrdiff_t* held;  // the picture row in each place, counted over the whole batch; -1: none
+  bool padded;            // false: the picture's own rows will do
+  const uint8_t** lines;  // of the kernel rows of one output row
+  ptrdiff_t* held;        // the picture row in each place, counted over the whole batch; -1: none
   uint8_t* outside;
 
   Rows(const QConv& c, void* scratch) : conv(c) {
@@ -50,13 +50,11 @@ struct Rows {
     width = (c.out_w ? c.out_w - 1 : 0) * c.stride_w + reach;
     padded = c.pad_left != 0 || width > c.in_w;
     pitch = round_up(width * c.in_c);
-    taps = static_cast<const uint8_t**>(scratch);
-    held = reinterpret_cast<ptrdiff_t*>(taps + c.kernel_h * c.kernel_w);
+    lines = static_cast<const uint8_t**>(scratch);
+    held = reinterpret_cast<ptrdiff_t*>(lines + c.kernel_h);
     outside = static_cast<uint8_t*>(scratch) + table_bytes();
   }
-  size_t table_bytes() const {
-    return round_up((conv.kernel_h * conv.kernel_w + span) * sizeof(void*));
-  }
+  size_t table_bytes() const { return round_up((conv.kernel_h + span) * sizeof(void*)); }
   size_t bytes() const { return table_bytes() + (1 + (padded ? span : 0)) * pitch; }
 
   // Where column -pad_left of a picture row is.
@@ -100,17 +98,16 @@ void qdepthwise_run(const QDepthwise& kernel, const QConv& conv, const QConvRun&
     const ptrdiff_t top = static_cast<ptrdiff_t>((row % conv.out_h) * conv.stride_h) - conv.pad_top;
     for (size_t kh = 0; kh < conv.kernel_h; ++kh) {
       const ptrdiff_t iy = top + static_cast<ptrdiff_t>(kh * conv.dilation_h);
-      const uint8_t* line = rows.row(run.x, row / conv.out_h, iy, run.x_zero_point);
-      for (size_t kw = 0; kw < conv.kernel_w; ++kw) {
-        rows.taps[kh * conv.kernel_w + kw] = line + kw * conv.dilation_w * conv.in_c;
-      }
+      rows.lines[kh] = rows.row(run.x, row / conv.out_h, iy, run.x_zero_point);
     }
     const size_t pixel = row * conv.out_w;
     const QDepthwiseBlock block = {
         .n_pixels = conv.out_w,
-        .n_taps = conv.kernel_h * conv.kernel_w,
+        .kernel_h = conv.kernel_h,
+        .kernel_w = conv.kernel_w,
         .channels = conv.in_c,
-        .taps = rows.taps,
+        .rows = rows.lines,
+        .column_step = conv.dilation_w * conv.in_c,
         .step = conv.stride_w * conv.in_c,
         .packed = run.packed,
         .epilogue = &epilogue,

@@ -15,12 +15,13 @@
 
 namespace wia {
 
-// A run of output pixels in one row: pixel i reads tap t at taps[t] + i * step, and writes out + i
-// * ld_out. No byte beyond a pixel's channels is read.
+// A run of output pixels in one row. Kernel row h of pixel 0 starts at rows[h]; kernel columns are
+// column_step apart there and pixels `step`; pixel i writes out + i * ld_out. No byte beyond a
+// pixel's channels is read.
 struct QDepthwiseBlock {
-  size_t n_pixels, n_taps, channels;
-  const uint8_t* const* taps;
-  size_t step;
+  size_t n_pixels, kernel_h, kernel_w, channels;
+  const uint8_t* const* rows;
+  size_t column_step, step;
   const void* packed;
   const QEpilogue* epilogue;
   const uint8_t* residual;  // of pixel 0, or nullptr; pixels are epilogue->ld_residual apart; must
@@ -31,7 +32,7 @@ struct QDepthwiseBlock {
 
 struct QDepthwise {
   const char* name;
-  size_t (*packed_bytes)(size_t channels, size_t n_taps);
+  size_t (*packed_bytes)(size_t channels, size_t kernel_h, size_t kernel_w);
   // weights.stride_o steps between channels; bias is folded with the zero point of x.
   void (*pack)(size_t channels, size_t kernel_h, size_t kernel_w, const QConvWeights& weights,
                void* packed);

@@ -6,7 +6,9 @@
 namespace wia {
 namespace {
 
-size_t packed_bytes(size_t channels, size_t n_taps) { return channels * 12 + channels * n_taps; }
+size_t packed_bytes(size_t channels, size_t kernel_h, size_t kernel_w) {
+  return channels * (12 + kernel_h * kernel_w);
+}
 
 void pack(size_t channels, size_t kernel_h, size_t kernel_w, const QConvWeights& weights,
           void* packed) {
@@ -42,8 +44,12 @@ void block(const QDepthwiseBlock& q) {
   for (size_t i = 0; i < q.n_pixels; ++i) {
     for (size_t c = 0; c < channels; ++c) {
       uint32_t acc = static_cast<uint32_t>(bias[c]);
-      for (size_t t = 0; t < q.n_taps; ++t) {
-        acc += static_cast<uint32_t>(q.taps[t][i * q.step + c] * w[t * channels + c]);
+      for (size_t h = 0; h < q.kernel_h; ++h) {
+        const uint8_t* row = q.rows[h] + i * q.step + c;
+        for (size_t x = 0; x < q.kernel_w; ++x) {
+          acc += static_cast<uint32_t>(row[x * q.column_step] *
+                                       w[(h * q.kernel_w + x) * channels + c]);
+        }
       }
       const int32_t sum = static_cast<int32_t>(acc);
       epilogue_reference(*q.epilogue, 1, &sum, multiplier + c, float_bias + c,

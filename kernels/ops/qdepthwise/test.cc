@@ -19,7 +19,7 @@ std::vector<const QDepthwise*> kernels() {
   return all;
 }
 
-enum class Kind { kPlain, kResidual, kTables, kF32, kI32 };
+enum class Kind { kPlain, kResidual, kTables, kF32, kI32, kBeyondInt32 };
 
 void check(const QConv& c, Kind kind = Kind::kPlain, Fill how = Fill::kRandom) {
   std::mt19937 random(static_cast<uint32_t>(c.in_c * 31 + c.kernel_h + c.out_w));
@@ -33,6 +33,7 @@ void check(const QConv& c, Kind kind = Kind::kPlain, Fill how = Fill::kRandom) {
   fill(bias.data(), bias.size(), Fill::kRandom, random, -3000, 3000);
   std::uniform_real_distribution<float> real(0.2f, 1.8f);
   for (float& m : multiplier) m = real(random) / (60.0f * static_cast<float>(taps));
+  if (kind == Kind::kBeyondInt32) multiplier[c.out_c / 2] = 1e20f;
   for (float& b : float_bias) b = real(random);
   QConvWeights weights;
   weights.data = w.data();
@@ -122,6 +123,7 @@ TEST(channels_around_vector_widths) {
     check(shape(5, 5, channels, 3, 1, 1), Kind::kTables);
     check(shape(5, 5, channels, 3, 1, 1), Kind::kF32);
     check(shape(5, 5, channels, 3, 1, 1), Kind::kI32);
+    check(shape(5, 5, channels, 5, 2, 2), Kind::kBeyondInt32);
   }
 }
 

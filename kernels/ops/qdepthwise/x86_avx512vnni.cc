@@ -43,12 +43,12 @@ inline V v_dot(V acc, V a, V b) { return _mm256_dpbusd_epi32(acc, a, b); }
 #include "ops/qdepthwise/x86_blocks.inc"
 }  // namespace twin
 
-size_t packed_bytes(size_t channels, size_t n_taps) {
+size_t packed_bytes(size_t channels, size_t kernel_h, size_t kernel_w) {
   const size_t rest = channels % wide::kBlock;
-  return channels / wide::kBlock * wide::block_bytes(n_taps) + (rest > narrow::kBlock
-                                                                    ? wide::block_bytes(n_taps)
-                                                                : rest ? narrow::block_bytes(n_taps)
-                                                                       : 0);
+  return channels / wide::kBlock * wide::block_bytes(kernel_h, kernel_w) +
+         (rest > narrow::kBlock ? wide::block_bytes(kernel_h, kernel_w)
+          : rest                ? narrow::block_bytes(kernel_h, kernel_w)
+                                : 0);
 }
 
 void pack(size_t channels, size_t kernel_h, size_t kernel_w, const QConvWeights& weights,
@@ -57,7 +57,7 @@ void pack(size_t channels, size_t kernel_h, size_t kernel_w, const QConvWeights&
   size_t first = 0;
   for (; channels - first > narrow::kBlock; first += wide::kBlock) {
     wide::pack_block(first, channels, kernel_h, kernel_w, weights, at);
-    at += wide::block_bytes(kernel_h * kernel_w);
+    at += wide::block_bytes(kernel_h, kernel_w);
     if (channels - first <= wide::kBlock) return;
   }
   if (first < channels) narrow::pack_block(first, channels, kernel_h, kernel_w, weights, at);
@@ -69,7 +69,7 @@ void block(const QDepthwiseBlock& q) {
   for (; q.channels - first > narrow::kBlock; first += wide::kBlock) {
     const size_t left = q.channels - first;
     wide::block_any(q, at, first, left < wide::kBlock ? left : wide::kBlock);
-    at += wide::block_bytes(q.n_taps);
+    at += wide::block_bytes(q.kernel_h, q.kernel_w);
     if (left <= wide::kBlock) return;
   }
   if (first < q.channels) narrow::block_any(q, at, first, q.channels - first);

@@ -40,7 +40,8 @@ void tile(const QGemmBlock& q, size_t row) {
   }
       WIA_STEP(0)
       WIA_STEP(1)
-      WIA_STEP(2) WIA_STEP(3)
+      WIA_STEP(2)
+      WIA_STEP(3)
 #undef WIA_STEP
           w += 16 * kLanes;
     }
