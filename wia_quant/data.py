@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import random
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -197,6 +198,8 @@ class Dataset:
     def _fit(self, spec: ModelInput, x: npt.NDArray[Any], source: str) -> npt.NDArray[Any]:
         """``x`` in the type of the input; DataError if the shape or type cannot be that of the input."""
         where = f"{source}: input {spec.name!r}"
+        if x.dtype.kind not in "biuf":
+            raise DataError(f"{where} takes {spec.dtype}, but the data is of type {x.dtype}")
         if x.ndim == len(spec.shape) - 1 and not spec.accepts(x.shape):
             x = x[None]
         free_batch = spec.shape[1:] if self._fixed else spec.shape
@@ -207,11 +210,9 @@ class Dataset:
             x = self._converted(spec, x, where)
         if np.issubdtype(x.dtype, np.floating) and x.size and not np.isfinite(x).all():
             raise DataError(f"{where}: the data holds NaN or infinity")
-        return np.ascontiguousarray(x)
+        return np.ascontiguousarray(x).reshape(x.shape)  # which makes [1] of []
 
     def _converted(self, spec: ModelInput, x: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
-        if not (np.issubdtype(x.dtype, np.number) or x.dtype == np.bool_):
-            raise DataError(f"{where} takes {spec.dtype}, but the data is of type {x.dtype}")
         with np.errstate(all="ignore"):
             converted = x.astype(spec.dtype)
         if np.issubdtype(spec.dtype, np.integer) and not np.array_equal(converted, x):
@@ -317,7 +318,7 @@ class _Opening:
 
         def records(_: Dataset) -> Iterator[Record]:
             for i in chosen:
-                name = str(files[i].relative_to(root)) if files[i] != root else files[i].name
+                name = str(files[i].relative_to(root)) if root in files[i].parents else str(files[i])
                 yield Record(name, _PictureReader(files[i], target.name, spec), skippable=True)
 
         summary = self._summary(root, "pictures", len(files), order)
@@ -469,8 +470,10 @@ class _PictureReader:
     def __call__(self) -> tuple[Arrays, bytes]:
         try:
             content = self.path.read_bytes()
-            with Image.open(self.path) as picture:
-                sample = picture_to_sample(picture, self.spec)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of odd metadata, or of a size that is large and still safe
+                with Image.open(self.path) as picture:
+                    sample = picture_to_sample(picture, self.spec)
         # Pillow's decoders raise all of these for broken files; none of our own code is inside but numpy's.
         except (OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError, MemoryError) as e:
             raise DataError(f"cannot be read as a picture ({_one_line(e)})") from e

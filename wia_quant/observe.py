@@ -200,7 +200,7 @@ class Instrumented:
         if missing := [n for n in self._required if n not in batch]:
             raise DataError(f"{where}: no data for input {missing[0]!r}")
         feeds = {n: a for n, a in batch.items() if n in self._graph_inputs}
-        values = {n: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(a)) for n, a in feeds.items()}
+        values = {n: ort.OrtValue.ortvalue_from_numpy(np.require(a, requirements="C")) for n, a in feeds.items()}
         if not self._pieces:
             self._prepare(values, where)
         for name in self._tensors:
