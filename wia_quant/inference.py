@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -65,7 +66,7 @@ def run_model(
     *,
     out: Path | None = None,
     force: bool = False,
-    preprocess: str | None = None,
+    preprocess: str | Mapping[str, Any] | None = None,
     samples: int = 300,
     seed: int = 0,
     threads: int = 1,
@@ -95,6 +96,8 @@ def run_model(
     answers: list[Answer] = []
     latencies: list[float] = []
     kept: dict[str, list[npt.NDArray[np.generic]]] = {name: [] for name in names}
+    if preprocess is None:
+        preprocess = recorded_preprocess(session.get_metadata())
     dataset = open_data(data, session.get_inputs(), preprocess=preprocess, samples=samples, seed=seed, strict=strict)
     for batch in dataset:
         start = time.perf_counter()
@@ -115,6 +118,13 @@ def run_model(
         p90_ms=float(np.percentile(latencies, 90)),
         data=dataset.summary.to_json(),
     )
+
+
+def recorded_preprocess(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """How the pictures were made into inputs when the model was calibrated; None where it does not say."""
+    calibration = json.loads(metadata.get("wia.calibration", "{}"))
+    spec = calibration.get("data", {}).get("preprocess")
+    return spec if isinstance(spec, dict) else None
 
 
 def _answer(sample: str, name: str, value: npt.NDArray[np.generic], latency_ms: float) -> Answer:

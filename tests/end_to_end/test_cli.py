@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.end_to_end.conftest import Cli, snapshot
+from tests.end_to_end.conftest import Cli, environment, snapshot
 
 DEFAULT = ("calibrate", "model.onnx", "--data", "pictures")
 
@@ -111,6 +113,28 @@ def test_run_answers_for_every_picture(cli: Cli, quantized: Path, folder: Path) 
     assert len(result["answers"]) == 6
     assert result["median_ms"] > 0
     assert np.load(folder / "out.npz")["y"].shape == (6, 10)
+
+
+def test_run_prepares_pictures_as_the_model_says(cli: Cli, folder: Path) -> None:
+    spec = {"color": "bgr", "mean": [127.5], "std": [60.0]}
+    (folder / "spec.json").write_text(json.dumps(spec))
+    assert cli(*DEFAULT, "--preprocess", "spec.json").code == 0
+    run = ("run", "model.wia.onnx", "--data", "pictures", "--json")
+    recorded, given, other = (
+        json.loads(cli(*run, *more).out) for more in ((), ("--preprocess", "spec.json"), ("--preprocess", "raw"))
+    )
+    assert spec.items() <= recorded["data"]["preprocess"].items()
+    tops = [[answer["top"] for answer in result["answers"]] for result in (recorded, given, other)]
+    assert tops[0] == tops[1]
+    assert tops[0] != tops[2]
+
+
+def test_a_reader_that_stops_is_no_error(folder: Path) -> None:
+    command = f"{sys.executable} -m wia_quant inspect model.onnx --json | true"
+    done = subprocess.run(
+        command, shell=True, cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
 
 
 def test_bench_compares_with_onnxruntime_in_one_run(cli: Cli, quantized: Path) -> None:

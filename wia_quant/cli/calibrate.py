@@ -189,10 +189,7 @@ def _show(result: QuantizedModel, model: Path, out: Path, *, json: bool) -> None
     rows += [(op, n, "float", reason) for (op, reason), n in kept.most_common()]
     output.show_table("What was done", ("operator", "nodes", "as", "why"), rows)
     output.show_line(f"data: {data.get('used', 0)} samples of {data.get('source', 'a table')}, {data.get('kind', '')}")
-    for file, reason in data.get("skipped", {}).items():
-        output.show_line(f"skipped: {file}: {reason}")
-    for note in notes:
-        output.show_line(f"note: {note}")
+    output.say_data({**data, "notes": notes})
     output.show_line(f"{out}  {after / 1e6:.2f} MB, {after / before:.2f} of {model.name}")
     output.show_line(f"{table}  ranges of {len(result.table.tensors)} tensors")
     output.show_line(f"next: wia-quant run {out} --data {data.get('source', 'PATH')}")

@@ -34,6 +34,14 @@ def say(line: str) -> None:
     console(stderr=True).print(Text(line))
 
 
+def say_data(data: Mapping[str, Any]) -> None:
+    """What was skipped or guessed while the data was read."""
+    for file, reason in data.get("skipped", {}).items():
+        say(f"skipped: {file}: {reason}")
+    for note in data.get("notes", ()):
+        say(f"note: {note}")
+
+
 def error(message: str) -> None:
     """The one way an error is shown."""
     say(f"error: {message}")

@@ -52,6 +52,7 @@ def run(
     if json:
         output.show_json(result.to_dict())
         return
+    output.say_data(result.data)
     rows = [(a.sample, a.output, list(a.shape), _answer(a), a.latency_ms) for a in result.answers[:ROWS]]
     output.show_table("Answers", ("sample", "output", "shape", "answer", "ms"), rows)
     if len(result.answers) > ROWS:
