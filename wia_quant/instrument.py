@@ -107,6 +107,8 @@ def piece_model(model: ModelProto, piece: Piece, feeds: Sequence[ValueInfoProto]
     read = set().union(*(node_inputs(n) for n in nodes)) if nodes else set()
     new = _shell(model)
     new.graph.node.extend(nodes)
+    for node in new.graph.node:
+        node.name = ""  # onnxruntime refuses two nodes of one name, which the format allows
     new.graph.initializer.extend(t for t in graph.initializer if t.name in read)
     new.graph.sparse_initializer.extend(t for t in graph.sparse_initializer if t.values.name in read)
     new.graph.input.extend(feeds)
@@ -127,6 +129,7 @@ def sizes_model(model: ModelProto, tensors: Collection[str]) -> ModelProto:
     new = _shell(model)
     for i in needed:
         new.graph.node.append(graph.node[i])
+        new.graph.node[-1].name = ""
         # Right behind the node, so that the tensor need not be kept.
         for name in graph.node[i].output:
             if name in wanted:

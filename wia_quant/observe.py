@@ -165,14 +165,18 @@ class Instrumented:
         budget: int = BUDGET,
     ) -> None:
         self._files = tempfile.TemporaryDirectory(prefix="wia-quant-")
-        self._model, self._folder = _loaded(model, Path(self._files.name))
+        try:
+            self._model, self._folder = _loaded(model, Path(self._files.name))
+            check_tensors(self._model, tensors)
+            self._required = [i.name for i in as_model_inputs(self._model)]
+        except BaseException:
+            self._files.cleanup()
+            raise
         self._tensors = tuple(dict.fromkeys(tensors))
         self._threads, self._budget = threads, budget
         self._pieces: list[tuple[Piece, ort.InferenceSession]] = []
         self._types: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
-        check_tensors(self._model, self._tensors)
-        self._required = [i.name for i in as_model_inputs(self._model)]
         self._graph_inputs = {v.name: v for v in self._model.graph.input}
 
     def __enter__(self) -> Instrumented:
@@ -357,6 +361,7 @@ def _loaded(model: str | Path | bytes | ModelProto, folder: Path) -> tuple[Model
         except Exception as e:  # protobuf's DecodeError is not importable by a stable name
             raise ModelError(f"{path}: not an ONNX model ({_one_line(e)})") from e
         if any(onnx.external_data_helper.uses_external_data(t) for t in proto.graph.initializer):
+            _load_small(proto, path)
             return proto, path.resolve().parent
     elif isinstance(model, bytes):
         proto = ModelProto()
@@ -372,6 +377,20 @@ def _loaded(model: str | Path | bytes | ModelProto, folder: Path) -> tuple[Model
     if sum(len(t.raw_data) for t in proto.graph.initializer) >= EXTERNAL_FROM:
         proto = _externalized(proto, folder)
     return proto, folder
+
+
+def _load_small(model: ModelProto, path: Path) -> None:
+    """Take the small weights out of their files: onnxruntime wants to see shapes and axes in the model."""
+    folder = path.resolve().parent
+    for tensor in model.graph.initializer:
+        width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        if onnx.external_data_helper.uses_external_data(tensor) and math.prod(tensor.dims) * width < _SMALL:
+            try:
+                onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+            except (OSError, ValueError, onnx.checker.ValidationError) as e:
+                raise ModelError(f"{path}: the weights {tensor.name!r} cannot be read ({_one_line(e)})") from e
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            del tensor.external_data[:]
 
 
 def write_model(model: str | Path | bytes | ModelProto, folder: Path) -> Path:
