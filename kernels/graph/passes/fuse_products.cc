@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integer products: DQ(x), DQ(w), bias -> Conv, ConvTranspose, Gemm or MatMul -> [+ bias] [Relu, Clip] -> [Q].
+//
+//   sum (x - zp_x) scale_x * (w - zp_w) scale_w  =  scale_x scale_w * acc            docs/quantization.md (7)
+//   then Q: (8), with Relu and Clip as bounds (10); without Q: (9).
+//   bias: its int32 levels where its scale is scale_x * scale_w, else rounded to that grid (18).
+//
+// The pass declines, and the float operator stays, where int32 cannot be proved to hold every accumulator.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "graph/edges.h"
+#include "graph/grid.h"
+#include "graph/levels.h"
+#include "graph/passes/passes.h"
+
+namespace wia {
+namespace {
+
+// What follows the product: how it ends, and the nodes that go with it.
+struct Ending {
+  ValueId bias = kNoValue;         // a float value added per output channel
+  std::optional<Grid> grid;        // set: uint8 out
+  int32_t qmin = 0, qmax = 255;
+  ValueId out = kNoValue;
+  std::vector<Node*> absorbed;     // between the product and `out`, the product not counted
+};
+
+// The bounds of a Relu or Clip; false when the node is neither or its bounds are not constants.
+bool bounds_of(const Graph& graph, const Node& node, float* lo, float* hi) {
+  *lo = -std::numeric_limits<float>::infinity();
+  *hi = std::numeric_limits<float>::infinity();
+  if (is_op(&node, "Relu")) {
+    *lo = 0.0f;
+    return true;
+  }
+  if (!is_op(&node, "Clip")) return false;
+  if (node.opset < 11) {
+    *lo = node.f("min", std::numeric_limits<float>::lowest());
+    *hi = node.f("max", std::numeric_limits<float>::max());
+    return *lo <= *hi;
+  }
+  for (size_t i = 1; i < 3 && i < node.inputs.size(); ++i) {
+    if (node.inputs[i] == kNoValue) continue;
+    const std::optional<float> bound = scalar_constant(graph, node.inputs[i]);
+    if (!bound || std::isnan(*bound)) return false;
+    *(i == 1 ? lo : hi) = *bound;
+  }
+  return *lo <= *hi;
+}
+
+// Follows Relu, Clip and Q from `y`; stops before the first node that is none of them or that y is not alone in
+// feeding.
+void follow(const Graph& graph, const Edges& edges, ValueId y, Ending* ending) {
+  ending->out = y;
+  float lo = -std::numeric_limits<float>::infinity(), hi = std::numeric_limits<float>::infinity();
+  std::vector<Node*> passed;
+  ValueId at = y;
+  while (edges.single_use(at)) {
+    Node* next = edges.consumers(at)[0];
+    float next_lo = 0, next_hi = 0;
+    if (bounds_of(graph, *next, &next_lo, &next_hi) && next->inputs[0] == at) {
+      lo = std::clamp(lo, next_lo, next_hi);
+      hi = std::clamp(hi, next_lo, next_hi);
+      passed.push_back(next);
+      at = next->outputs[0];
+      continue;
+    }
+    const std::optional<Grid> grid = grid_of(graph, *next);
+    if (!is_quantize(next) || !grid || grid->dtype != DType::kUint8) return;
+    passed.push_back(next);
+    ending->grid = grid;
+    ending->qmin = quantize_level(lo, *grid);
+    ending->qmax = quantize_level(hi, *grid);
+    ending->out = next->outputs[0];
+    ending->absorbed.insert(ending->absorbed.end(), passed.begin(), passed.end());
+    return;
+  }
+}
+
+// The constant side of the product, on int8 with one multiplier an output channel.
+struct Weights {
+  Tensor q;                        // int8
+  std::vector<double> scale;       // [channels]
+  std::vector<int32_t> zero_point; // [channels]; all 0 but where the levels less their zero point do not fit int8
+  bool centred = true;             // every zero point is 0
+  int64_t channels = 0;
+};
+
+// Moves the levels so that the zero point is 0 where they fit int8, else only to int8.
+std::optional<Weights> centred(const WeightLevels& w, int axis, int64_t groups_on_axis) {
+  const Tensor& q = *w.q;
+  if (axis >= q.shape.rank()) return std::nullopt;
+  const int64_t along = q.shape[axis];
+  if (along < 1 || q.numel() < 1) return std::nullopt;
+  if (w.axis >= 0 && w.axis != axis) return std::nullopt;
+  Weights out;
+  out.channels = along * groups_on_axis;
+  const size_t n = static_cast<size_t>(along);
+  auto of = [&](size_t c) { return w.axis < 0 ? 0 : c; };
+  int64_t inner = 1;
+  for (int d = axis + 1; d < q.shape.rank(); ++d) inner *= q.shape[d];
+  Tensor moved = Tensor::allocate(DType::kInt8, q.shape);
+  bool fits = true;
+  for (int64_t i = 0, count = q.numel(); i < count && fits; ++i) {
+    const size_t c = of(static_cast<size_t>(i / inner % along));
+    const int32_t level = q.dtype == DType::kInt8 ? q.as<int8_t>()[i] : q.as<uint8_t>()[i];
+    const int32_t value = level - w.zero_point[c];
+    fits = value >= -128 && value <= 127;
+    if (fits) moved.as<int8_t>()[i] = static_cast<int8_t>(value);
+  }
+  const int32_t middle = q.dtype == DType::kInt8 ? 0 : 128;
+  if (!fits)
+    for (int64_t i = 0, count = q.numel(); i < count; ++i)
+      moved.as<int8_t>()[i] = static_cast<int8_t>(middle ? q.as<uint8_t>()[i] - middle : q.as<int8_t>()[i]);
+  out.q = std::move(moved);
+  out.centred = fits;
+  for (int64_t g = 0; g < groups_on_axis; ++g)
+    for (size_t c = 0; c < n; ++c) {
+      out.scale.push_back(w.scale[of(c)]);
+      out.zero_point.push_back(fits ? 0 : w.zero_point[of(c)] - middle);
+    }
+  return out;
+}
+
+constexpr double kInt32Max = 2147483647.0;
+constexpr double kLargestMultiplier = 1e30;
+
+// The most that |acc| can be for each output channel, its bias not counted. channel_of(i) for element i of w.
+template <class ChannelOf>
+std::vector<double> reach(const Weights& w, int32_t x_zero_point, const ChannelOf& channel_of) {
+  std::vector<double> sum(static_cast<size_t>(w.channels), 0.0);
+  const double x_reach = std::max(x_zero_point, 255 - x_zero_point);
+  for (int64_t i = 0, n = w.q.numel(); i < n; ++i) {
+    const size_t c = channel_of(i);
+    sum[c] += std::abs(w.q.as<int8_t>()[i] - w.zero_point[c]) * x_reach;
+  }
+  return sum;
+}
+
+// The int32 bias on the accumulator's grid, (18); false when it or the accumulator with it may not fit int32.
+bool bias_levels(const Graph& graph, const Edges& edges, ValueId bias, double beta, const std::vector<double>& product_scale,
+                 const std::vector<double>& reach_of, std::vector<int32_t>* out) {
+  const size_t n = product_scale.size();
+  out->assign(n, 0);
+  if (bias == kNoValue) {
+    return std::all_of(reach_of.begin(), reach_of.end(), [](double r) { return r <= kInt32Max; });
+  }
+  const std::optional<std::vector<float>> reals = constant_reals(graph, edges, bias);
+  if (!reals || (reals->size() != n && reals->size() != 1)) return false;
+  // The file's own levels where they are on this grid already.
+  const Node* dq = edges.producer(bias);
+  const Tensor* levels = nullptr;
+  const float* level_scale = nullptr;
+  size_t level_scales = 0;
+  if (dq && beta == 1.0 && graph.values[dq->inputs[0]].constant &&
+      graph.values[dq->inputs[0]].constant->dtype == DType::kInt32 && graph.is_constant(dq->inputs[1])) {
+    const bool zero = dq->inputs.size() < 3 || dq->inputs[2] == kNoValue ||
+                      (graph.is_constant(dq->inputs[2]) && [&] {
+                        const Tensor& z = *graph.values[dq->inputs[2]].constant;
+                        return std::all_of(z.as<int32_t>(), z.as<int32_t>() + z.numel(), [](int32_t v) { return v == 0; });
+                      }());
+    const Tensor& scale = *graph.values[dq->inputs[1]].constant;
+    if (zero && scale.dtype == DType::kFloat32) {
+      levels = graph.values[dq->inputs[0]].constant.get();
+      level_scale = scale.as<float>();
+      level_scales = static_cast<size_t>(scale.numel());
+    }
+  }
+  for (size_t c = 0; c < n; ++c) {
+    const size_t from = reals->size() == 1 ? 0 : c;
+    double level = std::nearbyint(double{(*reals)[from]} * beta / product_scale[c]);
+    if (levels) {
+      const float mine = static_cast<float>(product_scale[c]), theirs = level_scale[level_scales == 1 ? 0 : from];
+      const bool same = std::nextafterf(mine, 0.0f) <= theirs && theirs <= std::nextafterf(mine, INFINITY);
+      if (same) level = levels->as<int32_t>()[from];
+    }
+    if (!(std::abs(level) + reach_of[c] <= kInt32Max)) return false;
+    (*out)[c] = static_cast<int32_t>(level);
+  }
+  return true;
+}
+
+Tensor tensor_of(const std::vector<float>& values) {
+  Tensor t = Tensor::allocate(DType::kFloat32, {static_cast<int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), t.as<float>());
+  return t;
+}
+
+Tensor tensor_of(const std::vector<int32_t>& values) {
+  Tensor t = Tensor::allocate(DType::kInt32, {static_cast<int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), t.as<int32_t>());
+  return t;
+}
+
+// Multipliers of (8) or (9); nullopt when one is zero, infinite or beyond what the kernels take.
+std::optional<std::vector<float>> multipliers(const std::vector<double>& product_scale, const std::optional<Grid>& grid) {
+  std::vector<float> out;
+  for (double scale : product_scale) {
+    const double m = grid ? scale / double{grid->scale} : scale;
+    if (!(m > 0.0) || m > kLargestMultiplier) return std::nullopt;
+    out.push_back(static_cast<float>(m));
+  }
+  return out;
+}
+
+// Sets what a product's epilogue is told by attributes.
+void set_ending(Node& node, const Ending& ending, const std::vector<float>& m, const std::vector<int32_t>& bias) {
+  node.opset = 1;
+  node.attributes["multiplier"] = tensor_of(m);
+  if (std::any_of(bias.begin(), bias.end(), [](int32_t b) { return b != 0; })) node.attributes["bias"] = tensor_of(bias);
+  node.attributes["quantized"] = int64_t{ending.grid ? 1 : 0};
+  if (!ending.grid) return;
+  node.attributes["zero_point"] = int64_t{ending.grid->zero_point};
+  node.attributes["qmin"] = int64_t{ending.qmin};
+  node.attributes["qmax"] = int64_t{ending.qmax};
+}
+
+void finish(Graph& graph, Edges& edges, Node& product, const Ending& ending, std::vector<ValueId> inputs,
+            const char* op_type, Node** made) {
+  const std::string name = product.name;
+  const auto attributes = product.attributes;
+  for (Node* node : ending.absorbed) edges.detach(*node);
+  edges.detach(product);
+  Node& fused = graph.add_node(op_type, kWiaDomain, name, std::move(inputs), {ending.out});
+  fused.attributes = attributes;
+  edges.add(fused);
+  *made = &fused;
+}
+
+// Conv and ConvTranspose stay channels-first here: the layout pass moves them.
+bool fuse_conv(Graph& graph, Edges& edges, Node& conv) {
+  const bool transposed = conv.op_type == "ConvTranspose";
+  const std::optional<Levels> x = levels_of(graph, edges, conv.inputs[0]);
+  const std::optional<WeightLevels> wl = weight_levels_of(graph, edges, conv.inputs[1]);
+  if (!x || !wl || graph.is_constant(x->q)) return false;
+  const int rank = wl->q->shape.rank();
+  if (rank != 3 && rank != 4) return false;
+  const int64_t groups = conv.i("group", 1);
+  if (groups < 1 || groups > wl->q->shape[0]) return false;
+  const int axis = transposed ? 1 : 0;
+  std::optional<Weights> w = centred(*wl, axis, transposed ? groups : 1);
+  if (!w || w->channels % groups != 0 || (transposed && wl->q->shape[0] % groups != 0)) return false;
+  if (!w->centred && (transposed || wl->zero_point.size() > 1)) return false;
+  std::vector<double> product_scale;
+  for (double s : w->scale) product_scale.push_back(double{x->grid.scale} * s);
+  int64_t inner = 1;
+  for (int d = 2; d < rank; ++d) inner *= wl->q->shape[d];
+  const int64_t second = wl->q->shape[1], rows_of_group = wl->q->shape[0] / groups;
+  const std::vector<double> most = reach(*w, x->grid.zero_point, [&](int64_t i) -> size_t {
+    const int64_t row = i / inner / second, column = i / inner % second;
+    return static_cast<size_t>(transposed ? row / rows_of_group * second + column : row);
+  });
+  std::vector<int32_t> bias;
+  const ValueId bias_value = conv.inputs.size() > 2 ? conv.inputs[2] : kNoValue;
+  if (!bias_levels(graph, edges, bias_value, 1.0, product_scale, most, &bias)) return false;
+  Ending ending;
+  follow(graph, edges, conv.outputs[0], &ending);
+  const std::optional<std::vector<float>> m = multipliers(product_scale, ending.grid);
+  if (!m) return false;
+  const int32_t w_zero_point = w->zero_point[0];
+  const ValueId weights = graph.add_constant(conv.name + "/weights", w->q);
+  Node* fused = nullptr;
+  finish(graph, edges, conv, ending, {x->q, weights}, transposed ? "QConvTranspose" : "QConv", &fused);
+  set_ending(*fused, ending, *m, bias);
+  fused->attributes["x_zero_point"] = int64_t{x->grid.zero_point};
+  fused->attributes["w_zero_point"] = int64_t{w_zero_point};
+  fused->attributes["channels_last"] = int64_t{0};
+  return true;
+}
+
+// `w` behind a Transpose of two axes, as exporters write Linear layers; *swapped tells.
+std::optional<WeightLevels> matrix_levels(const Graph& graph, const Edges& edges, ValueId w, bool* swapped) {
+  *swapped = false;
+  if (const Node* node = edges.producer(w); is_op(node, "Transpose")) {
+    const auto perm = node->ints("perm");
+    if (!perm.empty() && perm != std::vector<int64_t>{1, 0}) return std::nullopt;
+    w = node->inputs[0];
+    *swapped = true;
+  }
+  std::optional<WeightLevels> levels = weight_levels_of(graph, edges, w);
+  if (!levels || levels->q->shape.rank() != 2) return std::nullopt;
+  return levels;
+}
+
+// A constant added to the result along the last axis: `y + c`, c of [n], [1, n] ... or one element.
+bool added_bias(const Graph& graph, const Edges& edges, const Node& add, ValueId y, int64_t n, ValueId* bias) {
+  if (!is_op(&add, "Add") || add.inputs.size() != 2 || add.inputs[0] == add.inputs[1]) return false;
+  const ValueId c = add.inputs[add.inputs[0] == y ? 1 : 0];
+  ValueId source = c;
+  if (!graph.is_constant(c)) {
+    const Node* dq = edges.producer(c);
+    if (!is_dequantize(dq) || !graph.is_constant(dq->inputs[0])) return false;
+    source = dq->inputs[0];
+  }
+  const Shape& shape = graph.values[source].constant->shape;
+  if (!graph.values[y].has_shape || shape.rank() > graph.values[y].shape.rank()) return false;
+  for (int d = 0; d + 1 < shape.rank(); ++d)
+    if (shape[d] != 1) return false;
+  if (shape.rank() > 0 && shape[shape.rank() - 1] != n && shape[shape.rank() - 1] != 1) return false;
+  *bias = c;
+  return true;
+}
+
+// Gemm and MatMul with a constant right side: rows of x times [K, N].
+bool fuse_gemm(Graph& graph, Edges& edges, Node& node) {
+  const bool gemm = node.op_type == "Gemm";
+  const std::optional<Levels> x = levels_of(graph, edges, node.inputs[0]);
+  bool swapped = false;
+  const std::optional<WeightLevels> wl = matrix_levels(graph, edges, node.inputs[1], &swapped);
+  if (!x || !wl || graph.is_constant(x->q)) return false;
+  if (gemm && node.i("transA", 0)) return false;
+  const float alpha = gemm ? node.f("alpha", 1.0f) : 1.0f, beta = gemm ? node.f("beta", 1.0f) : 1.0f;
+  if (!(alpha > 0.0f) || !std::isfinite(alpha) || !std::isfinite(beta)) return false;
+  const bool trans_b = (gemm && node.i("transB", 0)) != swapped;  // w is [N, K]
+  const int axis = trans_b ? 0 : 1;
+  std::optional<Weights> w = centred(*wl, axis, 1);
+  if (!w) return false;
+  if (!w->centred && wl->zero_point.size() > 1) return false;
+  std::vector<double> product_scale;
+  for (double s : w->scale) product_scale.push_back(double{x->grid.scale} * s * double{alpha});
+  const int64_t columns = wl->q->shape[1];
+  const std::vector<double> most = reach(*w, x->grid.zero_point, [&](int64_t i) {
+    return static_cast<size_t>(trans_b ? i / columns : i % columns);
+  });
+  ValueId bias_value = gemm && node.inputs.size() > 2 ? node.inputs[2] : kNoValue;
+  Ending ending;
+  ValueId y = node.outputs[0];
+  Node* add = !gemm && edges.single_use(y) ? edges.consumers(y)[0] : nullptr;
+  std::vector<int32_t> bias;
+  if (add && added_bias(graph, edges, *add, y, w->channels, &bias_value) &&
+      bias_levels(graph, edges, bias_value, 1.0, product_scale, most, &bias)) {
+    ending.absorbed.push_back(add);
+    y = add->outputs[0];
+  } else {
+    if (!gemm) bias_value = kNoValue;
+    if (bias_value != kNoValue) {
+      // Gemm's C may be a matrix; one row of it is a bias.
+      const Node* dq = edges.producer(bias_value);
+      const ValueId c = graph.is_constant(bias_value) ? bias_value : dq ? dq->inputs[0] : kNoValue;
+      if (!graph.is_constant(c)) return false;
+      const Shape& shape = graph.values[c].constant->shape;
+      if (shape.rank() > 1 && shape[0] != 1) return false;
+      if (shape.rank() == 2 && shape[1] == 1 && w->channels != 1) return false;
+    }
+    if (!bias_levels(graph, edges, bias_value, beta, product_scale, most, &bias)) return false;
+  }
+  follow(graph, edges, y, &ending);
+  const std::optional<std::vector<float>> m = multipliers(product_scale, ending.grid);
+  if (!m) return false;
+  const int32_t w_zero_point = w->zero_point[0];
+  const ValueId weights = graph.add_constant(node.name + "/weights", w->q);
+  Node* fused = nullptr;
+  finish(graph, edges, node, ending, {x->q, weights}, "QGemm", &fused);
+  fused->attributes.clear();
+  set_ending(*fused, ending, *m, bias);
+  fused->attributes["trans_b"] = int64_t{trans_b};
+  fused->attributes["x_zero_point"] = int64_t{x->grid.zero_point};
+  fused->attributes["w_zero_point"] = int64_t{w_zero_point};
+  return true;
+}
+
+// MatMul of two activations; the kernel proves K small enough at plan time.
+bool fuse_matmul(Graph& graph, Edges& edges, Node& node) {
+  const std::optional<Levels> a = levels_of(graph, edges, node.inputs[0]);
+  const std::optional<Levels> b = levels_of(graph, edges, node.inputs[1]);
+  if (!a || !b) return false;
+  Ending ending;
+  follow(graph, edges, node.outputs[0], &ending);
+  const std::optional<std::vector<float>> m =
+      multipliers({double{a->grid.scale} * double{b->grid.scale}}, ending.grid);
+  if (!m) return false;
+  Node* fused = nullptr;
+  finish(graph, edges, node, ending, {a->q, b->q}, "QMatMul", &fused);
+  fused->attributes.clear();
+  set_ending(*fused, ending, *m, {});
+  fused->attributes["a_zero_point"] = int64_t{a->grid.zero_point};
+  fused->attributes["b_zero_point"] = int64_t{b->grid.zero_point};
+  return true;
+}
+
+}  // namespace
+
+bool fuse_products(Graph& graph, const PassContext&) {
+  Edges edges(graph);
+  bool changed = false;
+  const size_t n = graph.nodes.size();
+  for (size_t i = 0; i < n; ++i) {
+    Node& node = *graph.nodes[i];
+    if (!node.domain.empty() || node.inputs.size() < 2 || node.outputs.size() != 1) continue;
+    if (node.op_type == "Conv" || node.op_type == "ConvTranspose") {
+      changed |= fuse_conv(graph, edges, node);
+    } else if (node.op_type == "Gemm") {
+      changed |= fuse_gemm(graph, edges, node);
+    } else if (node.op_type == "MatMul") {
+      changed |= fuse_gemm(graph, edges, node) || fuse_matmul(graph, edges, node);
+    }
+  }
+  return changed;
+}
+
+}  // namespace wia
