@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <vector>
 
 #include "graph/graph.h"
 
@@ -12,6 +14,9 @@ namespace wia {
 struct PassContext {
   uint32_t isa;  // cpu feature mask, already capped
   size_t n_threads;
+  // What the node's own kernel computes of these inputs (one Tensor for each node input; an absent one has no type).
+  // Empty where no kernel can be run.
+  std::function<std::vector<Tensor>(const Node& node, const std::vector<Tensor>& inputs)> evaluate;
 };
 
 struct Pass {
