@@ -204,20 +204,20 @@ void squeeze(const Inferrer& n) {
   const Shape* x = n.shape(0);
   auto axes = n.list_or("axes", 1);
   if (!x || (n.has(1) && !axes)) return;
-  std::vector<char> drop(Shape::kMaxRank, 0);
+  uint32_t drop = 0;
   if (axes) {
     for (int64_t a : *axes) {
       int d = 0;
       if (!axis_of(a, x->rank(), &d)) return;
-      drop[d] = 1;
+      drop |= 1u << d;
     }
   } else {
     if (!x->known()) return;
-    for (int d = 0; d < x->rank(); ++d) drop[d] = (*x)[d] == 1;
+    for (int d = 0; d < x->rank(); ++d) drop |= (*x)[d] == 1 ? 1u << d : 0;
   }
   Shape out;
   for (int d = 0; d < x->rank(); ++d)
-    if (!drop[d]) out.push_back((*x)[d]);
+    if (!(drop >> d & 1)) out.push_back((*x)[d]);
   n.set(0, out);
 }
 
@@ -227,14 +227,14 @@ void unsqueeze(const Inferrer& n) {
   if (!x || !axes) return;
   const int rank = x->rank() + static_cast<int>(axes->size());
   if (rank > Shape::kMaxRank) return;
-  std::vector<char> added(Shape::kMaxRank, 0);
+  uint32_t added = 0;
   for (int64_t a : *axes) {
     int d = 0;
-    if (!axis_of(a, rank, &d) || added[d]) return;
-    added[d] = 1;
+    if (!axis_of(a, rank, &d) || (added >> d & 1)) return;
+    added |= 1u << d;
   }
   Shape out;
-  for (int d = 0, from = 0; d < rank; ++d) out.push_back(added[d] ? 1 : (*x)[from++]);
+  for (int d = 0, from = 0; d < rank; ++d) out.push_back(added >> d & 1 ? 1 : (*x)[from++]);
   n.set(0, out);
 }
 
@@ -354,18 +354,18 @@ void reduce(const Inferrer& n) {
   auto axes = n.list_or("axes", 1);
   if (!x || (n.has(1) && !axes)) return;
   const bool keep = n.node.i("keepdims", 1) != 0;
-  std::vector<char> reduced(Shape::kMaxRank, axes && !axes->empty() ? 0 : 1);
+  uint32_t reduced = axes && !axes->empty() ? 0 : ~0u;
   if ((!axes || axes->empty()) && n.node.i("noop_with_empty_axes", 0)) return n.set(0, *x);
   if (axes) {
     for (int64_t a : *axes) {
       int d = 0;
       if (!axis_of(a, x->rank(), &d)) return;
-      reduced[d] = 1;
+      reduced |= 1u << d;
     }
   }
   Shape out;
   for (int d = 0; d < x->rank(); ++d) {
-    if (!reduced[d]) {
+    if (!(reduced >> d & 1)) {
       out.push_back((*x)[d]);
     } else if (keep) {
       out.push_back(1);

@@ -21,29 +21,14 @@ bool foldable(const Graph& graph, const Node& node, bool keep_dequantize) {
                      [&](ValueId v) { return v == kNoValue || graph.is_constant(v); });
 }
 
-// The node alone in a graph of its own, run once.
 bool fold(Graph& graph, const Node& node, const KernelContext& context) {
-  Graph alone;
-  alone.name = graph.name;
   size_t n_bytes = 0;
-  std::vector<ValueId> inputs, outputs;
+  std::vector<Tensor> inputs;
   for (ValueId v : node.inputs) {
-    if (v != kNoValue) n_bytes += graph.values[v].constant->n_bytes();
-    inputs.push_back(v == kNoValue
-                         ? kNoValue
-                         : alone.add_constant(graph.values[v].name, *graph.values[v].constant));
+    inputs.push_back(v == kNoValue ? Tensor{} : *graph.values[v].constant);
+    if (v != kNoValue) n_bytes += inputs.back().n_bytes();
   }
-  for (ValueId v : node.outputs) {
-    outputs.push_back(v == kNoValue ? kNoValue : alone.add_value(graph.values[v].name));
-    if (v != kNoValue) alone.outputs.push_back(outputs.back());
-  }
-  Node& copy = alone.add_node(node.op_type, node.domain, node.name, inputs, outputs);
-  copy.opset = node.opset;
-  copy.attributes = node.attributes;
-  Program program(alone, context);
-  std::vector<Tensor> results(alone.outputs.size());
-  ThreadPool pool(1);
-  program.run({}, results, pool);
+  std::vector<Tensor> results = evaluate_node(node, inputs, context);
   size_t n_made = 0;
   for (const Tensor& result : results) n_made += result.n_bytes();
   if (n_made > kAlwaysKeptBytes && n_made > kMaxGrowth * n_bytes) return false;
@@ -142,6 +127,28 @@ bool inline_branches(Graph& graph) {
 }
 
 }  // namespace
+
+// The node alone in a graph of its own, run once.
+std::vector<Tensor> evaluate_node(const Node& node, const std::vector<Tensor>& inputs,
+                                  const KernelContext& context) {
+  Graph alone;
+  alone.name = "constants";
+  std::vector<ValueId> feeds, outputs;
+  for (const Tensor& input : inputs)
+    feeds.push_back(input.dtype == DType::kUndefined ? kNoValue : alone.add_constant("", input));
+  for (ValueId v : node.outputs) {
+    outputs.push_back(v == kNoValue ? kNoValue : alone.add_value(""));
+    if (v != kNoValue) alone.outputs.push_back(outputs.back());
+  }
+  Node& copy = alone.add_node(node.op_type, node.domain, node.name, feeds, outputs);
+  copy.opset = node.opset;
+  copy.attributes = node.attributes;
+  Program program(alone, context);
+  std::vector<Tensor> results(alone.outputs.size());
+  ThreadPool pool(1);
+  program.run({}, results, pool);
+  return results;
+}
 
 void fold_constants(Graph& graph, const KernelContext& context, bool keep_dequantize) {
   for (auto& node : graph.nodes) {

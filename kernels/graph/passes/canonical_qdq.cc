@@ -18,6 +18,7 @@
 #include "graph/grid.h"
 #include "graph/movers.h"
 #include "graph/passes/passes.h"
+#include "graph/shapes.h"
 
 namespace wia {
 namespace {
@@ -275,7 +276,8 @@ void shapes_of_levels(Graph& graph) {
 
 }  // namespace
 
-void canonical_qdq(Graph& graph, const PassContext&) {
+bool canonical_qdq(Graph& graph, const PassContext&) {
+  fill_shapes(graph);
   adopt_contrib(graph);
   expand_qlinear(graph);
   quantize_constants(graph);
@@ -283,6 +285,7 @@ void canonical_qdq(Graph& graph, const PassContext&) {
   int8_to_uint8(graph);
   merge_duplicates(graph);
   shapes_of_levels(graph);
+  return true;
 }
 
 }  // namespace wia

@@ -13,73 +13,14 @@
 #include <string>
 
 #include "graph/edges.h"
+#include "graph/ending.h"
 #include "graph/grid.h"
 #include "graph/levels.h"
+#include "graph/permute.h"
 #include "graph/passes/passes.h"
 
 namespace wia {
 namespace {
-
-// What follows the product: how it ends, and the nodes that go with it.
-struct Ending {
-  ValueId bias = kNoValue;         // a float value added per output channel
-  std::optional<Grid> grid;        // set: uint8 out
-  int32_t qmin = 0, qmax = 255;
-  ValueId out = kNoValue;
-  std::vector<Node*> absorbed;     // between the product and `out`, the product not counted
-};
-
-// The bounds of a Relu or Clip; false when the node is neither or its bounds are not constants.
-bool bounds_of(const Graph& graph, const Node& node, float* lo, float* hi) {
-  *lo = -std::numeric_limits<float>::infinity();
-  *hi = std::numeric_limits<float>::infinity();
-  if (is_op(&node, "Relu")) {
-    *lo = 0.0f;
-    return true;
-  }
-  if (!is_op(&node, "Clip")) return false;
-  if (node.opset < 11) {
-    *lo = node.f("min", std::numeric_limits<float>::lowest());
-    *hi = node.f("max", std::numeric_limits<float>::max());
-    return *lo <= *hi;
-  }
-  for (size_t i = 1; i < 3 && i < node.inputs.size(); ++i) {
-    if (node.inputs[i] == kNoValue) continue;
-    const std::optional<float> bound = scalar_constant(graph, node.inputs[i]);
-    if (!bound || std::isnan(*bound)) return false;
-    *(i == 1 ? lo : hi) = *bound;
-  }
-  return *lo <= *hi;
-}
-
-// Follows Relu, Clip and Q from `y`; stops before the first node that is none of them or that y is not alone in
-// feeding.
-void follow(const Graph& graph, const Edges& edges, ValueId y, Ending* ending) {
-  ending->out = y;
-  float lo = -std::numeric_limits<float>::infinity(), hi = std::numeric_limits<float>::infinity();
-  std::vector<Node*> passed;
-  ValueId at = y;
-  while (edges.single_use(at)) {
-    Node* next = edges.consumers(at)[0];
-    float next_lo = 0, next_hi = 0;
-    if (bounds_of(graph, *next, &next_lo, &next_hi) && next->inputs[0] == at) {
-      lo = std::clamp(lo, next_lo, next_hi);
-      hi = std::clamp(hi, next_lo, next_hi);
-      passed.push_back(next);
-      at = next->outputs[0];
-      continue;
-    }
-    const std::optional<Grid> grid = grid_of(graph, *next);
-    if (!is_quantize(next) || !grid || grid->dtype != DType::kUint8) return;
-    passed.push_back(next);
-    ending->grid = grid;
-    ending->qmin = quantize_level(lo, *grid);
-    ending->qmax = quantize_level(hi, *grid);
-    ending->out = next->outputs[0];
-    ending->absorbed.insert(ending->absorbed.end(), passed.begin(), passed.end());
-    return;
-  }
-}
 
 // The constant side of the product, on int8 with one multiplier an output channel.
 struct Weights {
@@ -208,7 +149,7 @@ std::optional<std::vector<float>> multipliers(const std::vector<double>& product
 }
 
 // Sets what a product's epilogue is told by attributes.
-void set_ending(Node& node, const Ending& ending, const std::vector<float>& m, const std::vector<int32_t>& bias) {
+void set_ending(Node& node, const ProductEnd& ending, const std::vector<float>& m, const std::vector<int32_t>& bias) {
   node.opset = 1;
   node.attributes["multiplier"] = tensor_of(m);
   if (std::any_of(bias.begin(), bias.end(), [](int32_t b) { return b != 0; })) node.attributes["bias"] = tensor_of(bias);
@@ -219,7 +160,7 @@ void set_ending(Node& node, const Ending& ending, const std::vector<float>& m, c
   node.attributes["qmax"] = int64_t{ending.qmax};
 }
 
-void finish(Graph& graph, Edges& edges, Node& product, const Ending& ending, std::vector<ValueId> inputs,
+void finish(Graph& graph, Edges& edges, Node& product, const ProductEnd& ending, std::vector<ValueId> inputs,
             const char* op_type, Node** made) {
   const std::string name = product.name;
   const auto attributes = product.attributes;
@@ -231,7 +172,7 @@ void finish(Graph& graph, Edges& edges, Node& product, const Ending& ending, std
   *made = &fused;
 }
 
-// Conv and ConvTranspose stay channels-first here: the layout pass moves them.
+// Conv and ConvTranspose become channels-last between two Transposes, which sink_transposes moves out of the way.
 bool fuse_conv(Graph& graph, Edges& edges, Node& conv) {
   const bool transposed = conv.op_type == "ConvTranspose";
   const std::optional<Levels> x = levels_of(graph, edges, conv.inputs[0]);
@@ -257,18 +198,20 @@ bool fuse_conv(Graph& graph, Edges& edges, Node& conv) {
   std::vector<int32_t> bias;
   const ValueId bias_value = conv.inputs.size() > 2 ? conv.inputs[2] : kNoValue;
   if (!bias_levels(graph, edges, bias_value, 1.0, product_scale, most, &bias)) return false;
-  Ending ending;
+  ProductEnd ending;
   follow(graph, edges, conv.outputs[0], &ending);
   const std::optional<std::vector<float>> m = multipliers(product_scale, ending.grid);
   if (!m) return false;
   const int32_t w_zero_point = w->zero_point[0];
   const ValueId weights = graph.add_constant(conv.name + "/weights", w->q);
   Node* fused = nullptr;
-  finish(graph, edges, conv, ending, {x->q, weights}, transposed ? "QConvTranspose" : "QConv", &fused);
+  const ValueId last = channels_last(graph, edges, x->q, rank, conv.name);
+  const ValueId out = ending.out;
+  ending.out = channels_first(graph, edges, out, rank, ending.grid ? DType::kUint8 : DType::kFloat32, conv.name);
+  finish(graph, edges, conv, ending, {last, weights}, transposed ? "QConvTranspose" : "QConv", &fused);
   set_ending(*fused, ending, *m, bias);
   fused->attributes["x_zero_point"] = int64_t{x->grid.zero_point};
   fused->attributes["w_zero_point"] = int64_t{w_zero_point};
-  fused->attributes["channels_last"] = int64_t{0};
   return true;
 }
 
@@ -327,7 +270,7 @@ bool fuse_gemm(Graph& graph, Edges& edges, Node& node) {
     return static_cast<size_t>(trans_b ? i / columns : i % columns);
   });
   ValueId bias_value = gemm && node.inputs.size() > 2 ? node.inputs[2] : kNoValue;
-  Ending ending;
+  ProductEnd ending;
   ValueId y = node.outputs[0];
   Node* add = !gemm && edges.single_use(y) ? edges.consumers(y)[0] : nullptr;
   std::vector<int32_t> bias;
@@ -368,7 +311,7 @@ bool fuse_matmul(Graph& graph, Edges& edges, Node& node) {
   const std::optional<Levels> a = levels_of(graph, edges, node.inputs[0]);
   const std::optional<Levels> b = levels_of(graph, edges, node.inputs[1]);
   if (!a || !b) return false;
-  Ending ending;
+  ProductEnd ending;
   follow(graph, edges, node.outputs[0], &ending);
   const std::optional<std::vector<float>> m =
       multipliers({double{a->grid.scale} * double{b->grid.scale}}, ending.grid);

@@ -40,12 +40,6 @@ struct Region {
   bool function = false;  // something happened to the levels besides DQ
 };
 
-Tensor every_level() {
-  Tensor t = Tensor::allocate(DType::kUint8, {kLevels});
-  for (int64_t i = 0; i < kLevels; ++i) t.as<uint8_t>()[i] = static_cast<uint8_t>(i);
-  return t;
-}
-
 class Regions {
  public:
   Regions(Graph& graph, const PassContext& context) : graph_(graph), context_(context) {}
