@@ -83,15 +83,19 @@ void Graph::replace_uses(ValueId from, ValueId to) {
 }
 
 void Graph::remove_dead() {
-  std::vector<char> needed(values.size(), 0);
-  for (ValueId v : outputs)
-    if (v != kNoValue) needed[v] = 1;
+  std::vector<int> producer(values.size(), -1);
+  for (size_t n = 0; n < nodes.size(); ++n)
+    for (ValueId v : nodes[n]->outputs)
+      if (v != kNoValue) producer[v] = static_cast<int>(n);
   std::vector<char> keep(nodes.size(), 0);
-  for (size_t n = nodes.size(); n-- > 0;) {
-    for (ValueId v : nodes[n]->outputs) keep[n] |= v != kNoValue && needed[v];
-    if (!keep[n]) continue;
-    for (ValueId v : nodes[n]->inputs)
-      if (v != kNoValue) needed[v] = 1;
+  std::vector<ValueId> needed(outputs.begin(), outputs.end());
+  while (!needed.empty()) {
+    const ValueId v = needed.back();
+    needed.pop_back();
+    if (v == kNoValue || producer[v] < 0 || keep[producer[v]]) continue;
+    keep[producer[v]] = 1;
+    const auto& inputs_of = nodes[producer[v]]->inputs;
+    needed.insert(needed.end(), inputs_of.begin(), inputs_of.end());
   }
   size_t kept = 0;
   for (size_t n = 0; n < nodes.size(); ++n)

@@ -274,6 +274,17 @@ void shapes_of_levels(Graph& graph) {
   graph.sort();
 }
 
+// The file need not say the types of values; these nodes do.
+void state_types(Graph& graph) {
+  for (auto& node : graph.nodes) {
+    const std::optional<Grid> grid = grid_of(graph, *node);
+    if (!grid) continue;
+    const bool quantizes = is_quantize(node.get());
+    graph.values[node->outputs[0]].dtype = quantizes ? grid->dtype : DType::kFloat32;
+    if (quantizes) graph.values[node->inputs[0]].dtype = DType::kFloat32;
+  }
+}
+
 }  // namespace
 
 bool canonical_qdq(Graph& graph, const PassContext&) {
@@ -281,10 +292,12 @@ bool canonical_qdq(Graph& graph, const PassContext&) {
   adopt_contrib(graph);
   expand_qlinear(graph);
   quantize_constants(graph);
+  state_types(graph);
   raise_dequantize(graph);
   int8_to_uint8(graph);
   merge_duplicates(graph);
   shapes_of_levels(graph);
+  state_types(graph);
   return true;
 }
 

@@ -181,6 +181,7 @@ bool fuse_conv(Graph& graph, Edges& edges, Node& conv) {
   const int rank = wl->q->shape.rank();
   if (rank != 3 && rank != 4) return false;
   const int64_t groups = conv.i("group", 1);
+  if (transposed && conv.has("output_shape")) return false;  // its padding depends on the size of x
   if (groups < 1 || groups > wl->q->shape[0]) return false;
   const int axis = transposed ? 1 : 0;
   std::optional<Weights> w = centred(*wl, axis, transposed ? groups : 1);

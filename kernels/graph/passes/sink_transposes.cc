@@ -154,6 +154,13 @@ class Sinker {
     return true;
   }
 
+  // What T_perm of exists already: the input of such a Transpose is v's untransposed twin. kNoValue: there is none.
+  ValueId twin(ValueId v, const Perm& perm) const {
+    for (const Node* reader : edges_.consumers(v))
+      if (const std::optional<Perm> p = perm_of(graph_, reader); p && *p == inverse(perm)) return reader->outputs[0];
+    return kNoValue;
+  }
+
   // A tensor that costs nothing to transpose: at most one dimension beyond the first is not 1.
   bool is_slight(ValueId v) const {
     const Value& value = graph_.values[v];
@@ -183,6 +190,7 @@ class Sinker {
       }
       Perm p;
       if (transpose_of(v, &p) && p == *perm) continue;
+      if (twin(v, *perm) != kNoValue) continue;
       if (!is_slight(v) || value.shape.rank() != rank) return false;
     }
     if (!graph_.values[node.outputs[0]].has_shape || graph_.values[node.outputs[0]].shape.rank() != rank) return false;
@@ -193,6 +201,8 @@ class Sinker {
         edges_.set_input(node, i, untransposed_constant(v, *perm));
       } else if (transpose_of(v, &p) && p == *perm) {
         untranspose(node, i);
+      } else if (const ValueId other = twin(v, *perm); other != kNoValue) {
+        edges_.set_input(node, i, other);
       } else {
         edges_.set_input(node, i, add_transpose(graph_, edges_, v, inverse(*perm), graph_.values[v].name + "/untranspose"));
       }

@@ -54,6 +54,7 @@ class QConvOp : public Op {
     shape_.in_c = static_cast<size_t>(transposed ? w.shape[0] : w.shape[1] * groups);
     shape_.out_c = static_cast<size_t>(transposed ? w.shape[1] * groups : w.shape[0]);
     window_.set(&shape_);
+    if (transposed) window_.set_transposed_pads(where_, &shape_);
     ending_.check_channels(where_, static_cast<int64_t>(shape_.out_c));
     x_zero_point_ = static_cast<int32_t>(node.i("x_zero_point", 0));
     w_zero_point_ = static_cast<int32_t>(node.i("w_zero_point", 0));

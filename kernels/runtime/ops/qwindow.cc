@@ -40,8 +40,6 @@ void Window::set_kernel(const std::string& where, std::array<int64_t, 2> kernel,
     take(pads_list_, n, 0, &end_, "pads");
   }
   take(output_padding_list_, 0, 0, &output_padding_, "output_padding");
-  const size_t skip = output_shape_list_.size() > n ? output_shape_list_.size() - n : 0;
-  take(output_shape_list_, skip, 0, &output_shape_, "output_shape");
   for (int64_t k : kernel_) require(k >= 1 && k <= kMost, where + ": the kernel is empty or too large");
 }
 
@@ -52,6 +50,19 @@ void Window::set(QConv* shape) const {
   shape->stride_w = static_cast<size_t>(strides_[1]);
   shape->dilation_h = static_cast<size_t>(dilations_[0]);
   shape->dilation_w = static_cast<size_t>(dilations_[1]);
+}
+
+void Window::set_transposed_pads(const std::string& where, QConv* shape) const {
+  require(output_shape_list_.empty(), where + ": attribute 'output_shape'");
+  std::array<int64_t, 2> begin = begin_;
+  for (size_t d = one_dimension_ ? 1 : 0; d < 2; ++d) {
+    if (auto_pad_ != "SAME_UPPER" && auto_pad_ != "SAME_LOWER") break;
+    const int64_t reach = dilations_[d] * (kernel_[d] - 1) + 1;
+    const int64_t total = std::max<int64_t>(0, output_padding_[d] + reach - strides_[d]);
+    begin[d] = auto_pad_ == "SAME_UPPER" ? total / 2 : total - total / 2;
+  }
+  shape->pad_top = static_cast<ptrdiff_t>(begin[0]);
+  shape->pad_left = static_cast<ptrdiff_t>(begin[1]);
 }
 
 std::array<int64_t, 2> Window::spatial(const Shape& x) const {
@@ -100,20 +111,13 @@ Shape Window::slid(const std::string& where, const Shape& x, int64_t out_channel
 
 Shape Window::transposed(const std::string& where, const Shape& x, int64_t out_channels, QConv* shape) const {
   const std::array<int64_t, 2> in = spatial(x);
-  std::array<int64_t, 2> out{}, begin = begin_;
+  std::array<int64_t, 2> out{};
   const bool same = auto_pad_ == "SAME_UPPER" || auto_pad_ == "SAME_LOWER";
   for (size_t d = 0; d < 2; ++d) {
     require(in[d] >= 0 && in[d] <= kMost, where + ": x is too large");
     const int64_t reach = dilations_[d] * (kernel_[d] - 1) + 1;
     const int64_t full = strides_[d] * (in[d] - 1) + output_padding_[d] + reach;
-    const bool stated = output_shape_[d] > 0 && !(one_dimension_ && d == 0);
-    if (stated || (same && !(one_dimension_ && d == 0))) {
-      out[d] = stated ? output_shape_[d] : in[d] * strides_[d];
-      const int64_t total = std::max<int64_t>(0, full - out[d]);
-      begin[d] = auto_pad_ == "SAME_UPPER" ? total / 2 : total - total / 2;
-    } else {
-      out[d] = full - begin_[d] - end_[d];
-    }
+    out[d] = same && !(one_dimension_ && d == 0) ? in[d] * strides_[d] : full - begin_[d] - end_[d];
     require(out[d] >= 0 && out[d] <= kMost, where + ": the padding is larger than the output");
   }
   shape->batch = static_cast<size_t>(x[0]);
@@ -121,8 +125,6 @@ Shape Window::transposed(const std::string& where, const Shape& x, int64_t out_c
   shape->in_w = static_cast<size_t>(in[1]);
   shape->out_h = static_cast<size_t>(out[0]);
   shape->out_w = static_cast<size_t>(out[1]);
-  shape->pad_top = static_cast<ptrdiff_t>(begin[0]);
-  shape->pad_left = static_cast<ptrdiff_t>(begin[1]);
   return output_of(x, out, out_channels, one_dimension_);
 }
 

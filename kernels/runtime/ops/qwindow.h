@@ -18,6 +18,9 @@ class Window {
   void set_kernel(const std::string& where, std::array<int64_t, 2> kernel, bool one_dimension);
   // Kernel, strides and dilations into `shape`.
   void set(QConv* shape) const;
+  // The padding before a transposed convolution, which its packed form depends on; it follows from the attributes as
+  // long as they do not state output_shape.
+  void set_transposed_pads(const std::string& where, QConv* shape) const;
 
   // The output of a window slid over x [N, H, W, C] or [N, W, C]; sizes and pads go to `shape`. Throws Error.
   Shape slid(const std::string& where, const Shape& x, int64_t out_channels, QConv* shape) const;
@@ -34,7 +37,7 @@ class Window {
   std::string auto_pad_;
   bool ceil_mode_ = false, one_dimension_ = false;
   std::array<int64_t, 2> kernel_{1, 1}, strides_{1, 1}, dilations_{1, 1}, begin_{0, 0}, end_{0, 0};
-  std::array<int64_t, 2> output_padding_{0, 0}, output_shape_{0, 0};
+  std::array<int64_t, 2> output_padding_{0, 0};
   mutable std::array<int64_t, 2> pad_end_{0, 0};
 };
 
