@@ -106,7 +106,7 @@ def windows(x: Ints, kernel: tuple[int, int], strides: tuple[int, int], dilation
 def conv(
     x: Ints, w: Ints, strides: tuple[int, int], pads: tuple[int, int, int, int], dilations: tuple[int, int], groups: int
 ) -> Ints:
-    """The sum of (7) without bias; x and w with their zero points taken off. x [N, C, H, W], w [O, C / groups, h, w]."""
+    """The sum of (7) without bias, of x [N, C, H, W] and w [O, C / groups, h, w] less their zero points."""
     x = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
     views = windows(x, (w.shape[2], w.shape[3]), strides, dilations)
     out = []
@@ -117,9 +117,7 @@ def conv(
     return np.concatenate(out, axis=1)
 
 
-def conv_transpose(
-    x: Ints, w: Ints, strides: tuple[int, int], pads: tuple[int, int, int, int], groups: int
-) -> Ints:
+def conv_transpose(x: Ints, w: Ints, strides: tuple[int, int], pads: tuple[int, int, int, int], groups: int) -> Ints:
     """The sum of (7) of a transposed convolution. w [C, O / groups, h, w]."""
     n, c, h, width = x.shape
     _, per_group, kh, kw = w.shape

@@ -47,7 +47,9 @@ class Builder:
     def node(self, op: str, inputs: list[str], n_outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """A node; its output's name, or a list of them when there are several."""
         outputs = [self._name(op) for _ in range(n_outputs)]
-        self._nodes.append(helper.make_node(op, inputs, outputs, name=outputs[0] + "_node", domain=domain, **attributes))
+        self._nodes.append(
+            helper.make_node(op, inputs, outputs, name=outputs[0] + "_node", domain=domain, **attributes)
+        )
         return outputs[0] if n_outputs == 1 else outputs
 
     def quantize(self, x: str, grid: Grid) -> str:
@@ -69,7 +71,11 @@ class Builder:
         return self.fake(self.input(shape, 80 * grid.scale, dims), grid)
 
     def weights(
-        self, levels: npt.NDArray[Any], scale: npt.ArrayLike, axis: int | None = None, zero_point: npt.ArrayLike | None = None
+        self,
+        levels: npt.NDArray[Any],
+        scale: npt.ArrayLike,
+        axis: int | None = None,
+        zero_point: npt.ArrayLike | None = None,
     ) -> str:
         """A constant of levels behind DequantizeLinear; per channel when ``axis`` is given."""
         inputs = [self.constant(levels, levels.dtype), self.constant(scale)]

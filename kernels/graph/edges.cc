@@ -88,12 +88,14 @@ void Edges::replace_uses(ValueId from, ValueId to) {
   // A graph output keeps its value, and so its name; the copy is an alias at run time.
   if (Node* old = producer_[from]) {
     for (ValueId& v : old->outputs)
-      if (v == from) v = graph_.add_value(graph_.values[from].name + "/replaced", graph_.values[from].dtype);
+      if (v == from)
+        v = graph_.add_value(graph_.values[from].name + "/replaced", graph_.values[from].dtype);
     grow(static_cast<ValueId>(graph_.values.size()) - 1);
     for (ValueId v : old->outputs)
       if (v != kNoValue) producer_[v] = old;
   }
-  Node& identity = graph_.add_node("Identity", "", graph_.values[from].name + "/output", {to}, {from});
+  Node& identity =
+      graph_.add_node("Identity", "", graph_.values[from].name + "/output", {to}, {from});
   identity.opset = 13;
   add(identity);
 }

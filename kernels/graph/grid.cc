@@ -59,7 +59,8 @@ std::optional<Grid> grid_of(const Graph& graph, const Node& node) {
   if (grid.dtype != DType::kUint8 && grid.dtype != DType::kInt8) return std::nullopt;
   if (is_dequantize(&node)) {
     const int64_t output_dtype = node.i("output_dtype", 0);
-    if (output_dtype != 0 && output_dtype != static_cast<int64_t>(DType::kFloat32)) return std::nullopt;
+    if (output_dtype != 0 && output_dtype != static_cast<int64_t>(DType::kFloat32))
+      return std::nullopt;
   } else if (graph.values[node.inputs[0]].dtype != DType::kFloat32 &&
              graph.values[node.inputs[0]].dtype != DType::kUndefined) {
     return std::nullopt;
@@ -112,7 +113,8 @@ Node& add_quantize(Graph& graph, ValueId x, ValueId y, const Grid& grid, const s
   return add_linear(graph, "QuantizeLinear", x, y, grid, name);
 }
 
-Node& add_dequantize(Graph& graph, ValueId x, ValueId y, const Grid& grid, const std::string& name) {
+Node& add_dequantize(Graph& graph, ValueId x, ValueId y, const Grid& grid,
+                     const std::string& name) {
   return add_linear(graph, "DequantizeLinear", x, y, grid, name);
 }
 

@@ -24,8 +24,9 @@ bool is_op(const Node* node, const char* op_type);  // of ai.onnx
 bool is_quantize(const Node* node);
 bool is_dequantize(const Node* node);
 
-// The grid of a QuantizeLinear or DequantizeLinear node between float32 and 8-bit integers whose scale and zero point
-// are constants of one element; nullopt for any other (per-channel, blocked, dynamic, another type).
+// The grid of a QuantizeLinear or DequantizeLinear node between float32 and 8-bit integers whose
+// scale and zero point are constants of one element; nullopt for any other (per-channel, blocked,
+// dynamic, another type).
 std::optional<Grid> grid_of(const Graph& graph, const Node& node);
 
 // The element that a constant of one float32 element holds; nullopt otherwise.
@@ -41,7 +42,8 @@ inline float dequantize_level(int32_t q, const Grid& grid) {
   return static_cast<float>(q - grid.zero_point) * grid.scale;
 }
 
-// A QuantizeLinear (float -> grid) or DequantizeLinear (grid -> float) node of these parameters, appended.
+// A QuantizeLinear (float -> grid) or DequantizeLinear (grid -> float) node of these parameters,
+// appended.
 Node& add_quantize(Graph& graph, ValueId x, ValueId y, const Grid& grid, const std::string& name);
 Node& add_dequantize(Graph& graph, ValueId x, ValueId y, const Grid& grid, const std::string& name);
 

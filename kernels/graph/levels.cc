@@ -44,7 +44,8 @@ void widen(const Tensor& t, std::vector<int32_t>* out) {
   out->assign(t.as<T>(), t.as<T>() + t.numel());
 }
 
-// The parameters of any DequantizeLinear of a constant whose scale is one value or one for each index of an axis.
+// The parameters of any DequantizeLinear of a constant whose scale is one value or one for each
+// index of an axis.
 struct Parameters {
   const Tensor* q;
   std::vector<float> scale;
@@ -53,7 +54,8 @@ struct Parameters {
 };
 
 std::optional<Parameters> parameters_of(const Graph& graph, const Node* dq) {
-  if (!is_dequantize(dq) || dq->inputs.size() < 2 || dq->i("block_size", 0) != 0) return std::nullopt;
+  if (!is_dequantize(dq) || dq->inputs.size() < 2 || dq->i("block_size", 0) != 0)
+    return std::nullopt;
   if (!graph.is_constant(dq->inputs[0]) || !graph.is_constant(dq->inputs[1])) return std::nullopt;
   const Tensor& q = *graph.values[dq->inputs[0]].constant;
   const Tensor& scale = *graph.values[dq->inputs[1]].constant;
@@ -98,7 +100,8 @@ std::optional<WeightLevels> weight_levels_of(const Graph& graph, const Edges& ed
   return WeightLevels{p->q, p->scale, p->zero_point, p->axis};
 }
 
-std::optional<std::vector<float>> constant_reals(const Graph& graph, const Edges& edges, ValueId x) {
+std::optional<std::vector<float>> constant_reals(const Graph& graph, const Edges& edges,
+                                                 ValueId x) {
   if (graph.is_constant(x)) {
     const Tensor& t = *graph.values[x].constant;
     if (t.dtype != DType::kFloat32) return std::nullopt;

@@ -17,10 +17,12 @@ struct Levels {
   Grid grid;
 };
 
-// The levels of x where a per-tensor DequantizeLinear makes it; an int8 constant is moved to uint8 as a new constant.
+// The levels of x where a per-tensor DequantizeLinear makes it; an int8 constant is moved to uint8
+// as a new constant.
 std::optional<Levels> levels_of(Graph& graph, const Edges& edges, ValueId x);
 
-// A float32 constant as a constant of levels; kNoValue when `exactly` and an element is no level of the grid.
+// A float32 constant as a constant of levels; kNoValue when `exactly` and an element is no level of
+// the grid.
 ValueId constant_levels(Graph& graph, ValueId x, const Grid& grid, bool exactly);
 
 // Constant 8-bit weights behind a DequantizeLinear, per tensor or along one axis.
@@ -32,7 +34,8 @@ struct WeightLevels {
 };
 std::optional<WeightLevels> weight_levels_of(const Graph& graph, const Edges& edges, ValueId w);
 
-// The reals of a constant float32 value, or of the DequantizeLinear of a constant (8-bit or int32); nullopt otherwise.
+// The reals of a constant float32 value, or of the DequantizeLinear of a constant (8-bit or int32);
+// nullopt otherwise.
 std::optional<std::vector<float>> constant_reals(const Graph& graph, const Edges& edges, ValueId x);
 
 }  // namespace wia

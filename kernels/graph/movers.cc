@@ -19,38 +19,29 @@ struct Entry {
   bool (*applies)(const Node&);
 };
 
-bool one_output(const Node& node) { return node.outputs.size() == 1 || node.outputs[1] == kNoValue; }
+bool one_output(const Node& node) {
+  return node.outputs.size() == 1 || node.outputs[1] == kNoValue;
+}
 bool nearest(const Node& node) { return node.s("mode", "nearest") == "nearest"; }
-bool pads_values(const Node& node) { return node.opset < kPadWithInputs || node.inputs.size() >= 2; }
+bool pads_values(const Node& node) {
+  return node.opset < kPadWithInputs || node.inputs.size() >= 2;
+}
 
 const std::map<std::string, Entry>& entries() {
   static const auto* const table = new std::map<std::string, Entry>{
-      {"Compress", {0, 1, true, nullptr}},
-      {"Concat", {0, kAll, false, nullptr}},
-      {"DepthToSpace", {0, 1, false, nullptr}},
-      {"Dropout", {0, 1, false, one_output}},
-      {"Expand", {0, 1, false, nullptr}},
-      {"Flatten", {0, 1, false, nullptr}},
-      {"Gather", {0, 1, true, nullptr}},
-      {"GatherElements", {0, 1, true, nullptr}},
-      {"GatherND", {0, 1, true, nullptr}},
-      {"Identity", {0, 1, false, nullptr}},
-      {"MaxPool", {0, 1, false, one_output}},
-      {"Pad", {0, 1, false, pads_values}},
-      {"ReduceMax", {0, 1, false, nullptr}},
-      {"ReduceMin", {0, 1, false, nullptr}},
-      {"Reshape", {0, 1, false, nullptr}},
-      {"Resize", {0, 1, false, nearest}},
-      {"ReverseSequence", {0, 1, false, nullptr}},
-      {"Slice", {0, 1, true, nullptr}},
-      {"SpaceToDepth", {0, 1, false, nullptr}},
-      {"Split", {0, 1, false, nullptr}},
-      {"Squeeze", {0, 1, false, nullptr}},
-      {"Tile", {0, 1, false, nullptr}},
-      {"Transpose", {0, 1, false, nullptr}},
-      {"Unsqueeze", {0, 1, false, nullptr}},
-      {"Upsample", {0, 1, false, nearest}},
-      {"Where", {1, 3, false, nullptr}},
+      {"Compress", {0, 1, true, nullptr}},         {"Concat", {0, kAll, false, nullptr}},
+      {"DepthToSpace", {0, 1, false, nullptr}},    {"Dropout", {0, 1, false, one_output}},
+      {"Expand", {0, 1, false, nullptr}},          {"Flatten", {0, 1, false, nullptr}},
+      {"Gather", {0, 1, true, nullptr}},           {"GatherElements", {0, 1, true, nullptr}},
+      {"GatherND", {0, 1, true, nullptr}},         {"Identity", {0, 1, false, nullptr}},
+      {"MaxPool", {0, 1, false, one_output}},      {"Pad", {0, 1, false, pads_values}},
+      {"ReduceMax", {0, 1, false, nullptr}},       {"ReduceMin", {0, 1, false, nullptr}},
+      {"Reshape", {0, 1, false, nullptr}},         {"Resize", {0, 1, false, nearest}},
+      {"ReverseSequence", {0, 1, false, nullptr}}, {"Slice", {0, 1, true, nullptr}},
+      {"SpaceToDepth", {0, 1, false, nullptr}},    {"Split", {0, 1, false, nullptr}},
+      {"Squeeze", {0, 1, false, nullptr}},         {"Tile", {0, 1, false, nullptr}},
+      {"Transpose", {0, 1, false, nullptr}},       {"Unsqueeze", {0, 1, false, nullptr}},
+      {"Upsample", {0, 1, false, nearest}},        {"Where", {1, 3, false, nullptr}},
   };
   return *table;
 }
@@ -58,7 +49,8 @@ const std::map<std::string, Entry>& entries() {
 void pad_to_inputs(Graph& graph, Node& node) {
   const float fill = node.f("value", 0.0f);
   const ValueId pads = graph.add_constant(node.name + "/pads", int64_tensor(node.ints("pads")));
-  node.inputs = {node.inputs.at(0), pads, graph.add_constant(node.name + "/fill", scalar_tensor(fill))};
+  node.inputs = {node.inputs.at(0), pads,
+                 graph.add_constant(node.name + "/fill", scalar_tensor(fill))};
   node.attributes.erase("pads");
   node.attributes.erase("value");
   node.opset = kPadWithInputs;

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kOpset = 13;
 
-Node& transpose_node(Graph& graph, Edges& edges, ValueId x, ValueId y, const Perm& perm, const std::string& name) {
+Node& transpose_node(Graph& graph, Edges& edges, ValueId x, ValueId y, const Perm& perm,
+                     const std::string& name) {
   Node& node = graph.add_node("Transpose", "", name, {x}, {y});
   node.opset = kOpset;
   node.attributes["perm"] = std::vector<int64_t>(perm.begin(), perm.end());
@@ -23,7 +24,8 @@ Node& transpose_node(Graph& graph, Edges& edges, ValueId x, ValueId y, const Per
 }  // namespace
 
 std::optional<Perm> perm_of(const Graph& graph, const Node* node) {
-  if (!is_op(node, "Transpose") || node->inputs.size() != 1 || node->outputs.size() != 1) return std::nullopt;
+  if (!is_op(node, "Transpose") || node->inputs.size() != 1 || node->outputs.size() != 1)
+    return std::nullopt;
   const auto stated = node->ints("perm");
   Perm perm;
   if (stated.empty()) {
@@ -35,7 +37,8 @@ std::optional<Perm> perm_of(const Graph& graph, const Node* node) {
   if (stated.size() > Shape::kMaxRank) return std::nullopt;
   std::array<bool, Shape::kMaxRank> seen{};
   for (int64_t d : stated) {
-    if (d < 0 || d >= static_cast<int64_t>(stated.size()) || seen[static_cast<size_t>(d)]) return std::nullopt;
+    if (d < 0 || d >= static_cast<int64_t>(stated.size()) || seen[static_cast<size_t>(d)])
+      return std::nullopt;
     seen[static_cast<size_t>(d)] = true;
     perm.push_back(static_cast<int>(d));
   }
@@ -81,7 +84,8 @@ Tensor permuted(const Tensor& tensor, const Perm& perm) {
   for (int64_t i = 0, n = tensor.numel(); i < n; ++i) {
     int64_t at = 0;
     for (int d = 0; d < rank; ++d)
-      at += index[static_cast<size_t>(d)] * steps[static_cast<size_t>(perm[static_cast<size_t>(d)])];
+      at +=
+          index[static_cast<size_t>(d)] * steps[static_cast<size_t>(perm[static_cast<size_t>(d)])];
     std::memcpy(to + static_cast<size_t>(i) * size, from + static_cast<size_t>(at) * size, size);
     for (int d = rank - 1; d >= 0; --d) {
       if (++index[static_cast<size_t>(d)] < out.shape[d]) break;
@@ -91,7 +95,8 @@ Tensor permuted(const Tensor& tensor, const Perm& perm) {
   return out;
 }
 
-ValueId add_transpose(Graph& graph, Edges& edges, ValueId x, const Perm& perm, const std::string& name) {
+ValueId add_transpose(Graph& graph, Edges& edges, ValueId x, const Perm& perm,
+                      const std::string& name) {
   const ValueId y = graph.add_value(name, graph.values[x].dtype);
   if (graph.values[x].has_shape && graph.values[x].shape.rank() == static_cast<int>(perm.size())) {
     graph.values[y].has_shape = true;
@@ -101,7 +106,8 @@ ValueId add_transpose(Graph& graph, Edges& edges, ValueId x, const Perm& perm, c
   return y;
 }
 
-ValueId add_transpose_to(Graph& graph, Edges& edges, ValueId y, const Perm& perm, DType dtype, const std::string& name) {
+ValueId add_transpose_to(Graph& graph, Edges& edges, ValueId y, const Perm& perm, DType dtype,
+                         const std::string& name) {
   const ValueId x = graph.add_value(name + "/from", dtype);
   if (graph.values[y].has_shape && graph.values[y].shape.rank() == static_cast<int>(perm.size())) {
     graph.values[x].has_shape = true;

@@ -12,10 +12,13 @@
 namespace wia {
 namespace {
 
-constexpr int64_t kMaxDim = int64_t{1} << 40;   // larger ones become unknown, so that sums cannot overflow
+constexpr int64_t kMaxDim = int64_t{1}
+                            << 40;  // larger ones become unknown, so that sums cannot overflow
 constexpr int64_t kMaxFactor = int64_t{1} << 31;
 
-int64_t times(int64_t a, int64_t b) { return a < 0 || b < 0 || a > kMaxFactor || b > kMaxFactor ? -1 : a * b; }
+int64_t times(int64_t a, int64_t b) {
+  return a < 0 || b < 0 || a > kMaxFactor || b > kMaxFactor ? -1 : a * b;
+}
 
 Shape bounded(Shape s) {
   for (int d = 0; d < s.rank(); ++d)
@@ -86,7 +89,8 @@ void broadcast(const Inferrer& n) {
 // One spatial dimension of a Conv or a pool; -1 when something is unknown.
 int64_t window_out(int64_t in, int64_t kernel, int64_t stride, int64_t dilation, int64_t begin,
                    int64_t end, const std::string& auto_pad, bool ceil_mode) {
-  if (in < 0 || in > kMaxDim || kernel > kMaxFactor || kernel <= 0 || stride <= 0 || dilation <= 0) return -1;
+  if (in < 0 || in > kMaxDim || kernel > kMaxFactor || kernel <= 0 || stride <= 0 || dilation <= 0)
+    return -1;
   if (auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER") return (in + stride - 1) / stride;
   if (auto_pad == "VALID") begin = end = 0;
   const int64_t span = in + begin + end - (dilation * (kernel - 1) + 1);
@@ -94,7 +98,8 @@ int64_t window_out(int64_t in, int64_t kernel, int64_t stride, int64_t dilation,
   return (ceil_mode ? -1 : span / stride + 1);
 }
 
-void window(const Inferrer& n, const Shape& x, int64_t channels, const std::vector<int64_t>& kernel) {
+void window(const Inferrer& n, const Shape& x, int64_t channels,
+            const std::vector<int64_t>& kernel) {
   const int spatial = x.rank() - 2;
   if (spatial < 1) return;
   const auto strides = n.ints("strides"), dilations = n.ints("dilations"), pads = n.ints("pads");
@@ -104,11 +109,13 @@ void window(const Inferrer& n, const Shape& x, int64_t channels, const std::vect
   out[1] = channels;
   for (int d = 0; d < spatial; ++d) {
     const size_t i = static_cast<size_t>(d), count = static_cast<size_t>(spatial);
-    out[d + 2] = i < kernel.size()
-                     ? window_out(x[d + 2], kernel[i], i < strides.size() ? strides[i] : 1,
-                                  i < dilations.size() ? dilations[i] : 1, pads.size() == 2 * count ? pads[i] : 0,
-                                  pads.size() == 2 * count ? pads[i + count] : 0, auto_pad, ceil_mode)
-                     : -1;
+    out[d + 2] =
+        i < kernel.size()
+            ? window_out(x[d + 2], kernel[i], i < strides.size() ? strides[i] : 1,
+                         i < dilations.size() ? dilations[i] : 1,
+                         pads.size() == 2 * count ? pads[i] : 0,
+                         pads.size() == 2 * count ? pads[i + count] : 0, auto_pad, ceil_mode)
+            : -1;
   }
   n.set(0, out);
 }
@@ -132,7 +139,8 @@ void conv_transpose(const Inferrer& n) {
 void pool(const Inferrer& n) {
   if (const Shape* x = n.shape(0)) {
     window(n, *x, x->rank() > 1 ? (*x)[1] : -1, n.ints("kernel_shape"));
-    if (n.node.outputs.size() > 1 && n.node.outputs[1] != kNoValue && n.graph.values[n.node.outputs[0]].has_shape)
+    if (n.node.outputs.size() > 1 && n.node.outputs[1] != kNoValue &&
+        n.graph.values[n.node.outputs[0]].has_shape)
       n.set(1, n.graph.values[n.node.outputs[0]].shape);
   }
 }
@@ -151,7 +159,8 @@ void transpose(const Inferrer& n) {
   auto perm = n.node.ints("perm");
   Shape out = *x;
   for (int d = 0; d < x->rank(); ++d) {
-    const int64_t from = perm.empty() ? x->rank() - 1 - d : (d < static_cast<int>(perm.size()) ? perm[d] : -1);
+    const int64_t from =
+        perm.empty() ? x->rank() - 1 - d : (d < static_cast<int>(perm.size()) ? perm[d] : -1);
     if (from < 0 || from >= x->rank()) return;
     out[d] = (*x)[static_cast<int>(from)];
   }
@@ -177,7 +186,8 @@ void reshape(const Inferrer& n) {
   bool all_known = x && x->known();
   for (size_t i = 0; i < target->size(); ++i) {
     int64_t d = (*target)[i];
-    if (d == 0 && !allow_zero) d = x && static_cast<int>(i) < x->rank() ? (*x)[static_cast<int>(i)] : -2;
+    if (d == 0 && !allow_zero)
+      d = x && static_cast<int>(i) < x->rank() ? (*x)[static_cast<int>(i)] : -2;
     if (d == -1) unknown = static_cast<int>(i);
     if (d < -1) all_known = false;
     if (d > 0 && known < (int64_t{1} << 40) / d) known *= d;
@@ -257,8 +267,10 @@ void slice(const Inferrer& n) {
   const Shape* x = n.shape(0);
   if (!x) return;
   Shape out = *x;
-  auto starts = n.list_or("starts", 1), ends = n.list_or("ends", 2), axes = n.list_or("axes", 3), steps = n.list(4);
-  const bool known = starts && ends && starts->size() == ends->size() && (axes || !n.has(3)) && (steps || !n.has(4));
+  auto starts = n.list_or("starts", 1), ends = n.list_or("ends", 2), axes = n.list_or("axes", 3),
+       steps = n.list(4);
+  const bool known = starts && ends && starts->size() == ends->size() && (axes || !n.has(3)) &&
+                     (steps || !n.has(4));
   if (!known) {
     if (!axes) {
       for (int d = 0; d < out.rank(); ++d) out[d] = -1;
@@ -273,13 +285,16 @@ void slice(const Inferrer& n) {
   }
   for (size_t i = 0; i < starts->size(); ++i) {
     int d = 0;
-    if (!axis_of(axes && i < axes->size() ? (*axes)[i] : static_cast<int64_t>(i), out.rank(), &d)) return;
+    if (!axis_of(axes && i < axes->size() ? (*axes)[i] : static_cast<int64_t>(i), out.rank(), &d))
+      return;
     const int64_t step = steps && i < steps->size() ? (*steps)[i] : 1, dim = (*x)[d];
     if (dim < 0 || step == 0 || step > (1 << 30) || step < -(1 << 30)) {
       out[d] = -1;
       continue;
     }
-    auto clip = [&](int64_t v, int64_t lo, int64_t hi) { return std::clamp(v < 0 ? std::max<int64_t>(v, -dim) + dim : v, lo, hi); };
+    auto clip = [&](int64_t v, int64_t lo, int64_t hi) {
+      return std::clamp(v < 0 ? std::max<int64_t>(v, -dim) + dim : v, lo, hi);
+    };
     int64_t count = 0;
     if (step > 0) {
       const int64_t from = clip((*starts)[i], 0, dim), to = clip((*ends)[i], 0, dim);
@@ -335,7 +350,9 @@ void pad(const Inferrer& n) {
   const bool simple = pads && !n.has(3) && pads->size() == 2 * static_cast<size_t>(x->rank());
   for (int d = 0; d < out.rank(); ++d) {
     const int64_t extra = simple ? (*pads)[d] + (*pads)[d + out.rank()] : 0;
-    out[d] = simple && out[d] >= 0 && extra < (int64_t{1} << 40) ? std::max<int64_t>(out[d] + extra, 0) : -1;
+    out[d] = simple && out[d] >= 0 && extra < (int64_t{1} << 40)
+                 ? std::max<int64_t>(out[d] + extra, 0)
+                 : -1;
   }
   if (pads && axes && pads->size() == 2 * axes->size()) {
     out = *x;
@@ -446,7 +463,8 @@ void resize(const Inferrer& n) {
     if (scales.dtype == DType::kFloat32 && scales.numel() == x->rank()) {
       for (int d = 0; d < out.rank(); ++d) {
         const float scale = scales.as<float>()[d];
-        if ((*x)[d] >= 0 && scale > 0 && scale < 1e6f) out[d] = static_cast<int64_t>(static_cast<float>((*x)[d]) * scale);
+        if ((*x)[d] >= 0 && scale > 0 && scale < 1e6f)
+          out[d] = static_cast<int64_t>(static_cast<float>((*x)[d]) * scale);
       }
     }
   }
@@ -472,37 +490,135 @@ void shape_of(const Inferrer& n) {
 
 void constant_of_shape(const Inferrer& n) {
   auto target = n.list(0);
-  if (target && target->size() <= Shape::kMaxRank) n.set(0, Shape(std::span<const int64_t>(*target)));
+  if (target && target->size() <= Shape::kMaxRank)
+    n.set(0, Shape(std::span<const int64_t>(*target)));
 }
 
 const std::map<std::string, Rule>& rules() {
   static const auto* const table = new std::map<std::string, Rule>{
-      {"Abs", same}, {"Acos", same}, {"Acosh", same}, {"Asin", same}, {"Asinh", same}, {"Atan", same}, {"Atanh", same},
-      {"BatchNormalization", same}, {"BitwiseNot", same}, {"Cast", same}, {"Ceil", same}, {"Celu", same},
-      {"Clip", same}, {"Cos", same}, {"Cosh", same}, {"CumSum", same}, {"DequantizeLinear", same}, {"Dropout", same},
-      {"Elu", same}, {"Erf", same}, {"Exp", same}, {"Floor", same}, {"Gelu", same}, {"GroupNormalization", same},
-      {"HardSigmoid", same}, {"HardSwish", same}, {"Hardmax", same}, {"Identity", same},
-      {"InstanceNormalization", same}, {"IsInf", same}, {"IsNaN", same}, {"LRN", same}, {"LayerNormalization", same},
-      {"LeakyRelu", same}, {"Log", same}, {"LogSoftmax", same}, {"LpNormalization", same},
-      {"MeanVarianceNormalization", same}, {"Mish", same}, {"Neg", same}, {"Not", same}, {"PRelu", same},
-      {"QuantizeLinear", same}, {"RMSNormalization", same}, {"Reciprocal", same}, {"Relu", same}, {"Round", same},
-      {"Selu", same}, {"Shrink", same}, {"Sigmoid", same}, {"Sign", same}, {"Sin", same}, {"Sinh", same},
-      {"Softmax", same}, {"Softplus", same}, {"Softsign", same}, {"Sqrt", same}, {"Swish", same}, {"Tan", same},
-      {"Tanh", same}, {"ThresholdedRelu", same}, {"ScatterND", same}, {"ScatterElements", same}, {"Trilu", same},
-      {"Add", broadcast}, {"And", broadcast}, {"BitShift", broadcast}, {"Div", broadcast}, {"Equal", broadcast},
-      {"Greater", broadcast}, {"GreaterOrEqual", broadcast}, {"Less", broadcast}, {"LessOrEqual", broadcast},
-      {"Max", broadcast}, {"Mean", broadcast}, {"Min", broadcast}, {"Mod", broadcast}, {"Mul", broadcast},
-      {"Or", broadcast}, {"Pow", broadcast}, {"Sub", broadcast}, {"Sum", broadcast}, {"Where", broadcast},
+      {"Abs", same},
+      {"Acos", same},
+      {"Acosh", same},
+      {"Asin", same},
+      {"Asinh", same},
+      {"Atan", same},
+      {"Atanh", same},
+      {"BatchNormalization", same},
+      {"BitwiseNot", same},
+      {"Cast", same},
+      {"Ceil", same},
+      {"Celu", same},
+      {"Clip", same},
+      {"Cos", same},
+      {"Cosh", same},
+      {"CumSum", same},
+      {"DequantizeLinear", same},
+      {"Dropout", same},
+      {"Elu", same},
+      {"Erf", same},
+      {"Exp", same},
+      {"Floor", same},
+      {"Gelu", same},
+      {"GroupNormalization", same},
+      {"HardSigmoid", same},
+      {"HardSwish", same},
+      {"Hardmax", same},
+      {"Identity", same},
+      {"InstanceNormalization", same},
+      {"IsInf", same},
+      {"IsNaN", same},
+      {"LRN", same},
+      {"LayerNormalization", same},
+      {"LeakyRelu", same},
+      {"Log", same},
+      {"LogSoftmax", same},
+      {"LpNormalization", same},
+      {"MeanVarianceNormalization", same},
+      {"Mish", same},
+      {"Neg", same},
+      {"Not", same},
+      {"PRelu", same},
+      {"QuantizeLinear", same},
+      {"RMSNormalization", same},
+      {"Reciprocal", same},
+      {"Relu", same},
+      {"Round", same},
+      {"Selu", same},
+      {"Shrink", same},
+      {"Sigmoid", same},
+      {"Sign", same},
+      {"Sin", same},
+      {"Sinh", same},
+      {"Softmax", same},
+      {"Softplus", same},
+      {"Softsign", same},
+      {"Sqrt", same},
+      {"Swish", same},
+      {"Tan", same},
+      {"Tanh", same},
+      {"ThresholdedRelu", same},
+      {"ScatterND", same},
+      {"ScatterElements", same},
+      {"Trilu", same},
+      {"Add", broadcast},
+      {"And", broadcast},
+      {"BitShift", broadcast},
+      {"Div", broadcast},
+      {"Equal", broadcast},
+      {"Greater", broadcast},
+      {"GreaterOrEqual", broadcast},
+      {"Less", broadcast},
+      {"LessOrEqual", broadcast},
+      {"Max", broadcast},
+      {"Mean", broadcast},
+      {"Min", broadcast},
+      {"Mod", broadcast},
+      {"Mul", broadcast},
+      {"Or", broadcast},
+      {"Pow", broadcast},
+      {"Sub", broadcast},
+      {"Sum", broadcast},
+      {"Where", broadcast},
       {"Xor", broadcast},
-      {"Conv", conv}, {"ConvTranspose", conv_transpose}, {"AveragePool", pool}, {"MaxPool", pool}, {"LpPool", pool},
-      {"GlobalAveragePool", global_pool}, {"GlobalMaxPool", global_pool}, {"GlobalLpPool", global_pool},
-      {"Transpose", transpose}, {"Reshape", reshape}, {"Flatten", flatten}, {"Squeeze", squeeze},
-      {"Unsqueeze", unsqueeze}, {"Concat", concat}, {"Slice", slice}, {"Split", split}, {"Gather", gather},
-      {"Pad", pad}, {"ReduceL1", reduce}, {"ReduceL2", reduce}, {"ReduceLogSum", reduce},
-      {"ReduceLogSumExp", reduce}, {"ReduceMax", reduce}, {"ReduceMean", reduce}, {"ReduceMin", reduce},
-      {"ReduceProd", reduce}, {"ReduceSum", reduce}, {"ReduceSumSquare", reduce}, {"ArgMax", arg}, {"ArgMin", arg},
-      {"MatMul", matmul}, {"Gemm", gemm}, {"Expand", expand}, {"Tile", unknown_of_same_rank}, {"Resize", resize},
-      {"Upsample", resize}, {"DepthToSpace", depth_to_space}, {"SpaceToDepth", depth_to_space}, {"Shape", shape_of},
+      {"Conv", conv},
+      {"ConvTranspose", conv_transpose},
+      {"AveragePool", pool},
+      {"MaxPool", pool},
+      {"LpPool", pool},
+      {"GlobalAveragePool", global_pool},
+      {"GlobalMaxPool", global_pool},
+      {"GlobalLpPool", global_pool},
+      {"Transpose", transpose},
+      {"Reshape", reshape},
+      {"Flatten", flatten},
+      {"Squeeze", squeeze},
+      {"Unsqueeze", unsqueeze},
+      {"Concat", concat},
+      {"Slice", slice},
+      {"Split", split},
+      {"Gather", gather},
+      {"Pad", pad},
+      {"ReduceL1", reduce},
+      {"ReduceL2", reduce},
+      {"ReduceLogSum", reduce},
+      {"ReduceLogSumExp", reduce},
+      {"ReduceMax", reduce},
+      {"ReduceMean", reduce},
+      {"ReduceMin", reduce},
+      {"ReduceProd", reduce},
+      {"ReduceSum", reduce},
+      {"ReduceSumSquare", reduce},
+      {"ArgMax", arg},
+      {"ArgMin", arg},
+      {"MatMul", matmul},
+      {"Gemm", gemm},
+      {"Expand", expand},
+      {"Tile", unknown_of_same_rank},
+      {"Resize", resize},
+      {"Upsample", resize},
+      {"DepthToSpace", depth_to_space},
+      {"SpaceToDepth", depth_to_space},
+      {"Shape", shape_of},
       {"ConstantOfShape", constant_of_shape},
   };
   return *table;

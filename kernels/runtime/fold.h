@@ -10,7 +10,8 @@ namespace wia {
 // to match.
 void fold_constants(Graph& graph, const KernelContext& context, bool keep_dequantize);
 
-// What the node's kernel makes of these inputs, one a node input (no type: absent): its outputs, absent ones left out.
+// What the node's kernel makes of these inputs, one a node input (no type: absent): its outputs,
+// absent ones left out.
 std::vector<Tensor> evaluate_node(const Node& node, const std::vector<Tensor>& inputs,
                                   const KernelContext& context);
 

@@ -130,9 +130,10 @@ void Session::compile(Graph graph) {
   require_operators(*graph_);
   const KernelContext context{isa_, graph_.get(), options_.n_threads, options_.max_loop_iterations};
   fold_constants(*graph_, context, true);
-  run_passes(*graph_, {isa_, options_.n_threads, [&](const Node& node, const std::vector<Tensor>& inputs) {
-                         return evaluate_node(node, inputs, context);
-                       }});
+  run_passes(*graph_,
+             {isa_, options_.n_threads, [&](const Node& node, const std::vector<Tensor>& inputs) {
+                return evaluate_node(node, inputs, context);
+              }});
   fold_constants(*graph_, context, false);
   program_ = std::make_unique<Program>(*graph_, context);
 }

@@ -18,12 +18,11 @@ from onnx import TensorProto
 from tests import oracle
 from tests.oracle import Grid, Ints
 from tests.qdq_models import Builder
-from wia_quant.runtime import Session
+from wia_quant.runtime import Session, usable_isas
 
-U8 = Grid(0.05, 117, "uint8")
-I8 = Grid(0.05, -11, "int8")
-GRIDS = {"uint8": (U8, Grid(0.11, 101, "uint8"), Grid(0.07, 140, "uint8")),
-         "int8": (I8, Grid(0.11, -27, "int8"), Grid(0.07, 12, "int8"))}  # fmt: skip
+# Scales whose quotients are no simple fractions: else exact ties would be common, and float32 rounds them either way.
+GRIDS = {"uint8": (Grid(0.0517, 117), Grid(0.1103, 101), Grid(0.0731, 140)),
+         "int8": (Grid(0.0517, -11, "int8"), Grid(0.1103, -27, "int8"), Grid(0.0731, 12, "int8"))}  # fmt: skip
 
 
 @dataclass
@@ -146,7 +145,9 @@ def conv_float_out(dtype: str) -> Case:
     y = b.output(b.node("Conv", [x, b.weights(w, scales, axis=0)]))
     acc = oracle.conv(feed_levels(b, gx) - gx.zero_point, w.astype(np.int64), (1, 1), (0, 0, 0, 0), (1, 1), 1)
     m = (float(gx.step) * scales.astype(np.float64)).astype(np.float32)
-    return Case(b, y, None, acc.astype(np.float32) * m.reshape(1, -1, 1, 1), {"Quantize": 1, "QConv": 1, "Transpose": 2})
+    return Case(
+        b, y, None, acc.astype(np.float32) * m.reshape(1, -1, 1, 1), {"Quantize": 1, "QConv": 1, "Transpose": 2}
+    )
 
 
 def conv_weight_zero_point(dtype: str, zero_point: int, groups: int = 1) -> Case:
@@ -203,7 +204,9 @@ def matmul_case(dtype: str, bias: str, transposed: bool, zero_point: int | None 
     b = Builder()
     x = b.activation((2, 7, 33), gx)
     kind = np.uint8 if zero_point is not None else np.int8
-    w = b.rng.integers(0 if zero_point is not None else -127, 256 if zero_point is not None else 128, (33, 20)).astype(kind)
+    w = b.rng.integers(0 if zero_point is not None else -127, 256 if zero_point is not None else 128, (33, 20)).astype(
+        kind
+    )
     scales = per_channel_scales(b, 20, zero_point is None)
     product_scale = float(gx.step) * scales.astype(np.float64)
     if zero_point is not None:
@@ -227,7 +230,9 @@ def attention_case(dtype: str) -> Case:
     gx, gy, gz = GRIDS[dtype]
     b = Builder()
     q, k = b.activation((2, 11, 3, 8), gx), b.activation((2, 5, 3, 8), gx)
-    scores = b.node("MatMul", [b.node("Transpose", [q], perm=[0, 2, 1, 3]), b.node("Transpose", [k], perm=[0, 2, 3, 1])])
+    scores = b.node(
+        "MatMul", [b.node("Transpose", [q], perm=[0, 2, 1, 3]), b.node("Transpose", [k], perm=[0, 2, 3, 1])]
+    )
     scores = b.fake(scores, gy)
     v = b.activation((2, 5, 3, 8), gz)
     y = b.node("MatMul", [scores, b.node("Transpose", [v], perm=[0, 2, 1, 3])])
@@ -291,11 +296,16 @@ def mean_case(dtype: str, op: str) -> Case:
         y, expected = b.node(op, [x]), oracle.mean(q(), gx, gy, (2, 3))
         ops = {"QMean": 1}
     elif op == "ReduceMean":
-        y, expected = b.node(op, [x, b.constant([1], np.int64)], keepdims=0), oracle.mean(q(), gx, gy, (1,), keepdims=False)
+        y, expected = (
+            b.node(op, [x, b.constant([1], np.int64)], keepdims=0),
+            oracle.mean(q(), gx, gy, (1,), keepdims=False),
+        )
         ops = {"QMean": 1}
     else:
         include = op == "AveragePool, pads counted"
-        y = b.node("AveragePool", [x], kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2], count_include_pad=int(include))
+        y = b.node(
+            "AveragePool", [x], kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2], count_include_pad=int(include)
+        )
         padded = np.pad(q() - gx.zero_point, ((0, 0), (0, 0), (1, 1), (1, 1)))
         ones = np.pad(np.ones_like(q()), ((0, 0), (0, 0), (1, 1), (1, 1)))
         total = oracle.windows(padded, (3, 3), (2, 2), (1, 1)).sum(axis=(4, 5))
@@ -327,12 +337,17 @@ def moving_case(dtype: str, op: str) -> Case:
         y = b.node(op, [x, b.constant([0, 0, 1, 2, 0, 0, 0, 1], np.int64)])
         expected = np.pad(q, ((0, 0), (0, 0), (1, 0), (2, 1)), constant_values=g.zero_point)
     elif op == "Concat":
-        y, expected = b.node(op, [x, b.activation((2, 3, 6, 6), g)], axis=1), np.concatenate([q, feed_levels(b, g, 1)], 1)
+        y, expected = (
+            b.node(op, [x, b.activation((2, 3, 6, 6), g)], axis=1),
+            np.concatenate([q, feed_levels(b, g, 1)], 1),
+        )
     elif op == "Gather":
         y, expected = b.node(op, [x, b.constant([2, 0], np.int64)], axis=1), q[:, [2, 0]]
     elif op == "Resize":
         scales = b.constant([1, 1, 2, 2])
-        y = b.node(op, [x, "", scales], mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+        y = b.node(
+            op, [x, "", scales], mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"
+        )
         expected = q.repeat(2, axis=2).repeat(2, axis=3)
     elif op == "Expand":
         y, expected = b.node(op, [x, b.constant([3, 1, 1, 1, 1], np.int64)]), np.broadcast_to(q, (3, 2, 4, 6, 6))
@@ -348,14 +363,28 @@ def moving_case(dtype: str, op: str) -> Case:
     return Case(b, y, g, expected, {"Quantize": n, "Dequantize": 1} | ops)
 
 
-MOVERS = ["MaxPool", "Transpose", "Reshape", "Slice", "Pad", "Concat", "Gather", "Resize", "Expand", "ReduceMax", "DepthToSpace"]
+MOVERS = [
+    "MaxPool",
+    "Transpose",
+    "Reshape",
+    "Slice",
+    "Pad",
+    "Concat",
+    "Gather",
+    "Resize",
+    "Expand",
+    "ReduceMax",
+    "DepthToSpace",
+]
 
 
 def concat_of_scales(dtype: str) -> Case:
     """Inputs of different scales are requantized one by one."""
     gx, gw, gy = GRIDS[dtype]
     b = Builder()
-    y = b.node("Concat", [b.activation((2, 3, 4), gx), b.activation((2, 5, 4), gw), b.activation((2, 2, 4), gy)], axis=1)
+    y = b.node(
+        "Concat", [b.activation((2, 3, 4), gx), b.activation((2, 5, 4), gw), b.activation((2, 2, 4), gy)], axis=1
+    )
     y = b.output(b.fake(y, gy))
     parts = [oracle.quantize(oracle.dequantize(feed_levels(b, g, i), g), gy) for i, g in enumerate((gx, gw, gy))]
     return Case(b, y, gy, np.concatenate(parts, 1), {"Quantize": 3, "Table": 2, "Concat": 1, "Dequantize": 1})
@@ -516,7 +545,10 @@ def test_the_graph_is_fused(case: Case) -> None:
     assert Counter(n["op_type"] for n in nodes if n["kind"] != "folded") == case.ops
 
 
-def test_within_one_step_of_the_reference_evaluator(case: Case) -> None:
+# onnx.reference cannot do a ConvTranspose of several groups.
+@pytest.mark.parametrize("name", [name for name in CASES if "ConvTranspose groups 2" not in name])
+def test_within_one_step_of_the_reference_evaluator(name: str) -> None:
+    case = CASES[name]()
     expected = onnx.reference.ReferenceEvaluator(case.builder.model()).run(None, case.builder.feeds)[0]
     y = run(case)
     if case.grid is None:
@@ -532,6 +564,6 @@ def test_equal_bytes_for_any_number_of_threads(case: Case, threads: int) -> None
     assert run(case, threads=threads).tobytes() == run(case).tobytes()
 
 
-@pytest.mark.parametrize("isa", ["reference", "avx2", "avx512vnni"])
+@pytest.mark.parametrize("isa", usable_isas())
 def test_equal_bytes_on_every_instruction_set(case: Case, isa: str) -> None:
     assert run(case, isa=isa).tobytes() == run(case).tobytes()

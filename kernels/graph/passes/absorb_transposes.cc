@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product of two activations reads and writes through strides, so the Transposes around attention need no copy:
+// A product of two activations reads and writes through strides, so the Transposes around attention
+// need no copy:
 //
 //   QMatMul(T_p(a), T_q(b)) = QMatMul(a, b; perm_a = p, perm_b = q)      p keeps the last axis last
 //   T_r(QMatMul(a, b))      = QMatMul(a, b; perm_y = r)                  r keeps the last axis last
@@ -12,7 +13,9 @@
 namespace wia {
 namespace {
 
-bool keeps_last(const Perm& perm) { return !perm.empty() && perm.back() == static_cast<int>(perm.size()) - 1; }
+bool keeps_last(const Perm& perm) {
+  return !perm.empty() && perm.back() == static_cast<int>(perm.size()) - 1;
+}
 
 std::vector<int64_t> list(const Perm& perm) { return {perm.begin(), perm.end()}; }
 
@@ -45,7 +48,8 @@ bool absorb_transposes(Graph& graph, const PassContext&) {
   Edges edges(graph);
   bool changed = false;
   for (auto& node : graph.nodes)
-    if (node->domain == kWiaDomain && node->op_type == "QMatMul") changed |= absorb(graph, edges, *node);
+    if (node->domain == kWiaDomain && node->op_type == "QMatMul")
+      changed |= absorb(graph, edges, *node);
   return changed;
 }
 

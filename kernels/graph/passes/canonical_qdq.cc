@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One form of quantization for every later pass: QuantizeLinear and DequantizeLinear per tensor on uint8.
+// One form of quantization for every later pass: QuantizeLinear and DequantizeLinear per tensor on
+// uint8.
 //
 //   QLinearConv(x, w, b)          = Q(Conv(DQ(x), DQ(w), DQ(b)))            likewise QLinearMatMul
 //   DQ(M(q))                      = M(DQ(q))                                M moves values
@@ -8,8 +9,8 @@
 //   Q(x), Q(x)                    = one Q                                   likewise DQ
 //   Shape(DQ(q))                  = Shape(q)
 //
-// int8 tensors that are inputs or outputs of the model, or that an integer operator reads, keep their type: a FlipSign
-// node stands between.
+// int8 tensors that are inputs or outputs of the model, or that an integer operator reads, keep
+// their type: a FlipSign node stands between.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -38,8 +39,8 @@ void adopt_contrib(Graph& graph) {
   }
 }
 
-ValueId dequantized(Graph& graph, Edges& edges, ValueId q, ValueId scale, ValueId zero_point, int64_t axis,
-                    const std::string& name) {
+ValueId dequantized(Graph& graph, Edges& edges, ValueId q, ValueId scale, ValueId zero_point,
+                    int64_t axis, const std::string& name) {
   const ValueId x = add_value_like(graph, q, name, DType::kFloat32);
   std::vector<ValueId> inputs = {q, scale};
   if (zero_point != kNoValue) inputs.push_back(zero_point);
@@ -64,7 +65,8 @@ void qlinear_conv(Graph& graph, Edges& edges, Node& node) {
     if (xs.dtype != DType::kFloat32 || ws.dtype != DType::kFloat32 || xs.numel() != 1) return;
     Tensor scale = Tensor::allocate(DType::kFloat32, ws.shape);
     for (int64_t c = 0; c < ws.numel(); ++c)
-      scale.as<float>()[c] = static_cast<float>(double{xs.as<float>()[0]} * double{ws.as<float>()[c]});
+      scale.as<float>()[c] =
+          static_cast<float>(double{xs.as<float>()[0]} * double{ws.as<float>()[c]});
     const ValueId bias_scale = graph.add_constant(name + "/bias_scale", std::move(scale));
     inputs.push_back(dequantized(graph, edges, in[8], bias_scale, kNoValue, 0, name + "/bias"));
   }
@@ -75,7 +77,8 @@ void qlinear_conv(Graph& graph, Edges& edges, Node& node) {
   edges.add(conv);
   const ValueId out = node.outputs[0];
   edges.detach(node);
-  Node& quantize = graph.add_node("QuantizeLinear", "", name + "/quantize", {y, in[6], in[7]}, {out});
+  Node& quantize =
+      graph.add_node("QuantizeLinear", "", name + "/quantize", {y, in[6], in[7]}, {out});
   quantize.opset = kOpset;
   edges.add(quantize);
 }
@@ -95,7 +98,8 @@ void qlinear_matmul(Graph& graph, Edges& edges, Node& node) {
   edges.add(matmul);
   const ValueId out = node.outputs[0];
   edges.detach(node);
-  Node& quantize = graph.add_node("QuantizeLinear", "", name + "/quantize", {y, in[6], in[7]}, {out});
+  Node& quantize =
+      graph.add_node("QuantizeLinear", "", name + "/quantize", {y, in[6], in[7]}, {out});
   quantize.opset = kOpset;
   edges.add(quantize);
 }
@@ -106,7 +110,8 @@ void expand_qlinear(Graph& graph) {
   for (size_t i = 0; i < n; ++i) {
     Node& node = *graph.nodes[i];
     if (is_op(&node, "QLinearConv") && node.inputs.size() >= 8) qlinear_conv(graph, edges, node);
-    if (is_op(&node, "QLinearMatMul") && node.inputs.size() >= 8) qlinear_matmul(graph, edges, node);
+    if (is_op(&node, "QLinearMatMul") && node.inputs.size() >= 8)
+      qlinear_matmul(graph, edges, node);
   }
   graph.remove_dead();
   graph.sort();
@@ -143,7 +148,8 @@ void raise_dequantize(Graph& graph) {
       const ValueId x = add_value_like(graph, q, m->name + "/dequantized", DType::kFloat32);
       std::vector<ValueId> inputs = {q};
       inputs.insert(inputs.end(), parameters.begin(), parameters.end());
-      Node& above = edges.add(graph.add_node("DequantizeLinear", "", m->name + "/dequantize", inputs, {x}));
+      Node& above =
+          edges.add(graph.add_node("DequantizeLinear", "", m->name + "/dequantize", inputs, {x}));
       above.attributes = attributes;
       above.opset = opset;
       edges.set_input(*m, i, x);
@@ -156,7 +162,8 @@ void raise_dequantize(Graph& graph) {
 }
 
 ValueId flip_sign(Graph& graph, Edges& edges, ValueId from, ValueId to) {
-  Node& node = graph.add_node("FlipSign", kWiaDomain, graph.values[to].name + "/flip_sign", {from}, {to});
+  Node& node =
+      graph.add_node("FlipSign", kWiaDomain, graph.values[to].name + "/flip_sign", {from}, {to});
   node.opset = 1;
   edges.add(node);
   return to;
@@ -187,7 +194,8 @@ void int8_to_uint8(Graph& graph) {
       const ValueId q8 = node.inputs[0], x = node.outputs[0];
       if (graph.is_constant(q8)) continue;  // weights stay int8
       if (!flipped.count(q8)) {
-        const ValueId q = add_value_like(graph, q8, graph.values[q8].name + "/uint8", DType::kUint8);
+        const ValueId q =
+            add_value_like(graph, q8, graph.values[q8].name + "/uint8", DType::kUint8);
         flipped[q8] = flip_sign(graph, edges, q8, q);
       }
       const std::string name = node.name;
@@ -207,7 +215,8 @@ void merge_duplicates(Graph& graph) {
   for (auto& node : graph.nodes) {
     const std::optional<Grid> grid = grid_of(graph, *node);
     if (!grid) continue;
-    const Key key{is_quantize(node.get()), node->inputs[0], grid->scale, grid->zero_point, grid->dtype};
+    const Key key{is_quantize(node.get()), node->inputs[0], grid->scale, grid->zero_point,
+                  grid->dtype};
     auto [it, fresh] = seen.emplace(key, node->outputs[0]);
     if (!fresh) edges.replace_uses(node->outputs[0], it->second);
   }
@@ -219,7 +228,8 @@ void merge_duplicates(Graph& graph) {
 void quantize_constants(Graph& graph) {
   Edges edges(graph);
   for (auto& node : graph.nodes) {
-    if (!is_quantize(node.get()) || node->inputs.size() < 2 || !graph.is_constant(node->inputs[0])) continue;
+    if (!is_quantize(node.get()) || node->inputs.size() < 2 || !graph.is_constant(node->inputs[0]))
+      continue;
     if (node->i("block_size", 0) != 0 || !graph.is_constant(node->inputs[1])) continue;
     const Tensor& x = *graph.values[node->inputs[0]].constant;
     const Tensor& scale = *graph.values[node->inputs[1]].constant;
@@ -230,13 +240,16 @@ void quantize_constants(Graph& graph) {
       if (!zero_point || zero_point->numel() != scale.numel()) continue;
     }
     const int64_t stated = node->i("output_dtype", 0);
-    const DType dtype = zero_point ? zero_point->dtype : stated ? static_cast<DType>(stated) : DType::kUint8;
+    const DType dtype = zero_point ? zero_point->dtype
+                        : stated   ? static_cast<DType>(stated)
+                                   : DType::kUint8;
     if (!is_8bit(dtype)) continue;
     int64_t inner = 1, channels = 1;
     if (scale.numel() != 1) {
       int64_t axis = node->i("axis", 1);
       if (axis < 0) axis += x.shape.rank();
-      if (axis < 0 || axis >= x.shape.rank() || x.shape[static_cast<int>(axis)] != scale.numel()) continue;
+      if (axis < 0 || axis >= x.shape.rank() || x.shape[static_cast<int>(axis)] != scale.numel())
+        continue;
       channels = scale.numel();
       for (int d = static_cast<int>(axis) + 1; d < x.shape.rank(); ++d) inner *= x.shape[d];
     }
@@ -245,7 +258,8 @@ void quantize_constants(Graph& graph) {
       const int64_t c = channels == 1 ? 0 : i / inner % channels;
       Grid grid{dtype, scale.as<float>()[c], 0};
       if (zero_point)
-        grid.zero_point = dtype == DType::kInt8 ? zero_point->as<int8_t>()[c] : zero_point->as<uint8_t>()[c];
+        grid.zero_point =
+            dtype == DType::kInt8 ? zero_point->as<int8_t>()[c] : zero_point->as<uint8_t>()[c];
       q.as<uint8_t>()[i] = static_cast<uint8_t>(quantize_level(x.as<float>()[i], grid));
     }
     edges.replace_uses(node->outputs[0], graph.add_constant(node->name + "/levels", std::move(q)));

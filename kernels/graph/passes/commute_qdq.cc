@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integers as far as they go: quantizing and dequantizing commute with operators that only move or select values.
+// Integers as far as they go: quantizing and dequantizing commute with operators that only move or
+// select values.
 //
-//   M(DQ(q))         = DQ(M(q))                   every data input on one grid; constants must be levels of it
-//   Q(M(x))          = M(Q(x))                    so a Concat of different scales requantizes each input
+//   M(DQ(q))         = DQ(M(q))                   every data input on one grid; constants must be
+//   levels of it Q(M(x))          = M(Q(x))                    so a Concat of different scales
+//   requantizes each input
 //
-// Both are exact: DQ is increasing and Q is monotone, elementwise. Sinking DQ moves one byte instead of four; raising Q
-// brings it next to the operator that makes the values.
+// Both are exact: DQ is increasing and Q is monotone, elementwise. Sinking DQ moves one byte
+// instead of four; raising Q brings it next to the operator that makes the values.
 #include <algorithm>
 #include <optional>
 
@@ -18,14 +20,16 @@
 namespace wia {
 namespace {
 
-constexpr int kIntegerMovers = 13;  // the opset from which MaxPool, ReduceMax and ReduceMin take 8-bit integers
+constexpr int kIntegerMovers =
+    13;  // the opset from which MaxPool, ReduceMax and ReduceMin take 8-bit integers
 
 void now_on_levels(Node& node) {
   if (node.op_type == "MaxPool" || node.op_type == "ReduceMax" || node.op_type == "ReduceMin")
     node.opset = std::max(node.opset, kIntegerMovers);
 }
 
-// The levels of one data input on `grid`, made a constant where the input is one; kNoValue when it has none exactly.
+// The levels of one data input on `grid`, made a constant where the input is one; kNoValue when it
+// has none exactly.
 ValueId exact_levels(Graph& graph, const Edges& edges, ValueId x, const Grid& grid) {
   if (graph.is_constant(x)) {
     const Tensor& t = *graph.values[x].constant;
@@ -58,7 +62,8 @@ bool sink_dequantize(Graph& graph, const PassContext&) {
     }
     if (!grid) continue;
     std::vector<ValueId> levels;
-    for (size_t input : mover.data) levels.push_back(exact_levels(graph, edges, node.inputs[input], *grid));
+    for (size_t input : mover.data)
+      levels.push_back(exact_levels(graph, edges, node.inputs[input], *grid));
     if (std::count(levels.begin(), levels.end(), kNoValue)) continue;
     now_on_levels(node);
     for (size_t j = 0; j < levels.size(); ++j) edges.set_input(node, mover.data[j], levels[j]);
@@ -77,11 +82,13 @@ bool sink_dequantize(Graph& graph, const PassContext&) {
 namespace {
 
 bool is_product(const Node* node) {
-  return is_op(node, "Conv") || is_op(node, "ConvTranspose") || is_op(node, "Gemm") || is_op(node, "MatMul");
+  return is_op(node, "Conv") || is_op(node, "ConvTranspose") || is_op(node, "Gemm") ||
+         is_op(node, "MatMul");
 }
 
 // The one grid that every output of the mover is quantized to, and the Q nodes that do it.
-std::optional<Grid> output_grid(const Graph& graph, const Edges& edges, const Node& mover, std::vector<Node*>* quantizers) {
+std::optional<Grid> output_grid(const Graph& graph, const Edges& edges, const Node& mover,
+                                std::vector<Node*>* quantizers) {
   std::optional<Grid> grid;
   for (ValueId x : mover.outputs) {
     if (x == kNoValue || edges.n_uses(x) == 0) continue;
@@ -108,7 +115,9 @@ bool raise_quantize(Graph& graph, const PassContext&) {
     work.pop_back();
     const Mover mover = mover_of(graph, node);
     if (!mover.moves()) continue;
-    if (mover.reduces && !(edges.single_use(node.inputs[0]) && is_product(edges.producer(node.inputs[0])))) continue;
+    if (mover.reduces &&
+        !(edges.single_use(node.inputs[0]) && is_product(edges.producer(node.inputs[0]))))
+      continue;
     std::vector<Node*> quantizers;
     const std::optional<Grid> grid = output_grid(graph, edges, node, &quantizers);
     if (!grid || grid->dtype != DType::kUint8) continue;
@@ -124,7 +133,8 @@ bool raise_quantize(Graph& graph, const PassContext&) {
         edges.set_input(node, i, constant_levels(graph, x, *grid, /*exactly=*/false));
         continue;
       }
-      const ValueId q = add_value_like(graph, x, graph.values[x].name + "/quantized", DType::kUint8);
+      const ValueId q =
+          add_value_like(graph, x, graph.values[x].name + "/quantized", DType::kUint8);
       edges.add(add_quantize(graph, x, q, *grid, graph.values[x].name + "/quantize"));
       edges.set_input(node, i, q);
       if (Node* above = edges.producer(x)) work.push_back(above);

@@ -21,24 +21,30 @@ constexpr float kClose = 1e-4f;
 bool close(std::optional<float> c, float wanted) { return c && std::fabs(*c - wanted) < kClose; }
 
 // v = Erf(x / sqrt 2): the x; kNoValue otherwise.
-ValueId erf_argument(const Graph& graph, const Edges& edges, ValueId v, std::vector<Node*>* absorbed) {
+ValueId erf_argument(const Graph& graph, const Edges& edges, ValueId v,
+                     std::vector<Node*>* absorbed) {
   Node* erf = edges.producer(v);
-  if (!is_op(erf, "Erf") || !edges.single_use(v) || !edges.single_use(erf->inputs[0])) return kNoValue;
+  if (!is_op(erf, "Erf") || !edges.single_use(v) || !edges.single_use(erf->inputs[0]))
+    return kNoValue;
   Node* scaled = edges.producer(erf->inputs[0]);
   if (!scaled || scaled->inputs.size() != 2) return kNoValue;
   ValueId x = kNoValue;
-  if (is_op(scaled, "Div") && close(scalar_constant(graph, scaled->inputs[1]), std::sqrt(2.0f))) x = scaled->inputs[0];
+  if (is_op(scaled, "Div") && close(scalar_constant(graph, scaled->inputs[1]), std::sqrt(2.0f)))
+    x = scaled->inputs[0];
   for (size_t i = 0; i < 2 && is_op(scaled, "Mul"); ++i)
-    if (close(scalar_constant(graph, scaled->inputs[i]), std::sqrt(0.5f))) x = scaled->inputs[1 - i];
+    if (close(scalar_constant(graph, scaled->inputs[i]), std::sqrt(0.5f)))
+      x = scaled->inputs[1 - i];
   absorbed->push_back(erf);
   absorbed->push_back(scaled);
   return x;
 }
 
 // The factors of a product of Muls that nothing else reads.
-void factors_of(const Edges& edges, ValueId v, std::vector<ValueId>* factors, std::vector<Node*>* absorbed) {
+void factors_of(const Edges& edges, ValueId v, std::vector<ValueId>* factors,
+                std::vector<Node*>* absorbed) {
   Node* mul = edges.producer(v);
-  if (!is_op(mul, "Mul") || mul->inputs.size() != 2 || !edges.single_use(v) || factors->size() > 4) {
+  if (!is_op(mul, "Mul") || mul->inputs.size() != 2 || !edges.single_use(v) ||
+      factors->size() > 4) {
     factors->push_back(v);
     return;
   }
@@ -86,7 +92,9 @@ bool fuse_gelu_at(Graph& graph, Edges& edges, Node& last) {
 bool fuse_swish_at(Graph& graph, Edges& edges, Node& mul) {
   for (size_t i = 0; i < 2; ++i) {
     Node* sigmoid = edges.producer(mul.inputs[i]);
-    if (!is_op(sigmoid, "Sigmoid") || sigmoid->inputs[0] != mul.inputs[1 - i] || !edges.single_use(mul.inputs[i])) continue;
+    if (!is_op(sigmoid, "Sigmoid") || sigmoid->inputs[0] != mul.inputs[1 - i] ||
+        !edges.single_use(mul.inputs[i]))
+      continue;
     const ValueId x = sigmoid->inputs[0], out = mul.outputs[0];
     const std::string name = mul.name;
     edges.detach(*sigmoid);

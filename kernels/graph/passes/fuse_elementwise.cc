@@ -77,7 +77,8 @@ std::vector<int64_t> mean_axes(const Graph& graph, const Node& node) {
   }
   std::sort(axes.begin(), axes.end());
   axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
-  if (axes.back() - axes.front() + 1 != static_cast<int64_t>(axes.size())) return {};  // not neighbours
+  if (axes.back() - axes.front() + 1 != static_cast<int64_t>(axes.size()))
+    return {};  // not neighbours
   return axes;
 }
 
@@ -143,7 +144,8 @@ bool is_levels(const Graph& graph, ValueId v) { return graph.values[v].dtype == 
 
 bool fuse_max_pool(Graph& graph, Edges& edges, Node& node) {
   const size_t dims = node.ints("kernel_shape").size();
-  if (!is_levels(graph, node.inputs[0]) || dims < 1 || dims > 2 || node.i("storage_order", 0) != 0) return false;
+  if (!is_levels(graph, node.inputs[0]) || dims < 1 || dims > 2 || node.i("storage_order", 0) != 0)
+    return false;
   if (node.outputs.size() > 1 && node.outputs[1] != kNoValue) return false;
   const std::string name = node.name;
   const auto attributes = node.attributes;
@@ -181,13 +183,15 @@ bool fuse_global_max_pool(Graph& graph, Edges& edges, Node& node) {
 
 }  // namespace
 
-// GlobalMaxPool has no integer form in ONNX; run before the tables so that a requantization behind it becomes one.
+// GlobalMaxPool has no integer form in ONNX; run before the tables so that a requantization behind
+// it becomes one.
 bool lower_global_max(Graph& graph, const PassContext&) {
   Edges edges(graph);
   bool changed = false;
   const size_t n = graph.nodes.size();
   for (size_t i = 0; i < n; ++i)
-    if (is_op(graph.nodes[i].get(), "GlobalMaxPool")) changed |= fuse_global_max_pool(graph, edges, *graph.nodes[i]);
+    if (is_op(graph.nodes[i].get(), "GlobalMaxPool"))
+      changed |= fuse_global_max_pool(graph, edges, *graph.nodes[i]);
   return changed;
 }
 

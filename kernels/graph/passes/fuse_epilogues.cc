@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows an integer product and nothing else reads goes into it, as the epilogue's table and residual:
+// What follows an integer product and nothing else reads goes into it, as the epilogue's table and
+// residual:
 //
 //   Table(product)            the product's table, (11); bounds where the table only clips, (10)
 //   QAdd(product, r)          the product with a residual, (12): both roundings stay as they were
@@ -24,13 +25,14 @@ bool is_wia(const Node* node, const char* op_type) {
 }
 
 bool takes_residual(const Node* node) {
-  return (is_wia(node, "QConv") || is_wia(node, "QConvTranspose") || is_wia(node, "QGemm")) && node->i("quantized", 0) &&
-         !node->i("residual", 0);
+  return (is_wia(node, "QConv") || is_wia(node, "QConvTranspose") || is_wia(node, "QGemm")) &&
+         node->i("quantized", 0) && !node->i("residual", 0);
 }
 
 bool takes_table(const Node* node) {
   if (is_wia(node, "QAdd") || is_wia(node, "QMul") || is_wia(node, "Table")) return true;
-  return (is_wia(node, "QConv") || is_wia(node, "QConvTranspose") || is_wia(node, "QGemm") || is_wia(node, "QMatMul")) &&
+  return (is_wia(node, "QConv") || is_wia(node, "QConvTranspose") || is_wia(node, "QGemm") ||
+          is_wia(node, "QMatMul")) &&
          node->i("quantized", 0);
 }
 
@@ -50,7 +52,8 @@ std::optional<std::pair<int, int>> as_clip(const Tensor& table) {
 
 void put_table(Node& product, const Tensor& table) {
   const bool sum = product.i("residual", 0) != 0;
-  const std::string key = sum ? "sum_table" : "table", lo = sum ? "sum_qmin" : "qmin", hi = sum ? "sum_qmax" : "qmax";
+  const std::string key = sum ? "sum_table" : "table", lo = sum ? "sum_qmin" : "qmin",
+                    hi = sum ? "sum_qmax" : "qmax";
   const Tensor* before = product.tensor(key);
   if (!before && !is_wia(&product, "Table")) {
     if (const auto clip = as_clip(table)) {
@@ -64,7 +67,8 @@ void put_table(Node& product, const Tensor& table) {
   const size_t size = dtype_size(table.dtype);
   Tensor both = Tensor::allocate(table.dtype, {kLevels});
   for (size_t q = 0; q < kLevels; ++q)
-    std::copy_n(table.as<std::byte>() + before->as<uint8_t>()[q] * size, size, both.as<std::byte>() + q * size);
+    std::copy_n(table.as<std::byte>() + before->as<uint8_t>()[q] * size, size,
+                both.as<std::byte>() + q * size);
   product.attributes[key] = std::move(both);
 }
 
@@ -88,15 +92,19 @@ bool same_shape(const Graph& graph, ValueId a, ValueId b) {
   return x.has_shape && y.has_shape && x.shape == y.shape;
 }
 
-bool fuse_residual(Graph& graph, Edges& edges, Node& add, const std::map<const Node*, size_t>& order) {
-  if (!same_shape(graph, add.inputs[0], add.inputs[1]) || add.inputs[0] == add.inputs[1]) return false;
+bool fuse_residual(Graph& graph, Edges& edges, Node& add,
+                   const std::map<const Node*, size_t>& order) {
+  if (!same_shape(graph, add.inputs[0], add.inputs[1]) || add.inputs[0] == add.inputs[1])
+    return false;
   int side = -1;
   for (int i = 0; i < 2; ++i) {
     const Node* product = edges.producer(add.inputs[static_cast<size_t>(i)]);
     if (!takes_residual(product) || !edges.single_use(add.inputs[static_cast<size_t>(i)])) continue;
     if (!same_shape(graph, add.inputs[static_cast<size_t>(i)], add.outputs[0])) continue;
     // Of two products the later one: its other operand is then ready.
-    if (side < 0 || order.at(product) > order.at(edges.producer(add.inputs[static_cast<size_t>(side)]))) side = i;
+    if (side < 0 ||
+        order.at(product) > order.at(edges.producer(add.inputs[static_cast<size_t>(side)])))
+      side = i;
   }
   if (side < 0) return false;
   Node& product = *edges.producer(add.inputs[static_cast<size_t>(side)]);

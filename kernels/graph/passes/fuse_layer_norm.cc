@@ -4,7 +4,8 @@
 //   d = x - ReduceMean(x);  v = ReduceMean(d ^ 2  or  d * d)
 //   y = d / Sqrt(v + eps) [* scale] [+ bias]
 //
-// over the last axes, keepdims 1, eps a constant of one element, scale and bias constants of the normalized shape.
+// over the last axes, keepdims 1, eps a constant of one element, scale and bias constants of the
+// normalized shape.
 #include <algorithm>
 #include <optional>
 
@@ -25,14 +26,16 @@ std::optional<int64_t> last_axes(const Graph& graph, const Node* node) {
   const int64_t rank = x.shape.rank();
   std::vector<int64_t> axes = node->ints("axes");
   if (!node->has("axes")) {
-    const auto list = node->inputs.size() > 1 ? integer_constant(graph, node->inputs[1]) : std::nullopt;
+    const auto list =
+        node->inputs.size() > 1 ? integer_constant(graph, node->inputs[1]) : std::nullopt;
     if (!list) return std::nullopt;
     axes = *list;
   }
   for (int64_t& a : axes) a = a < 0 ? a + rank : a;
   std::sort(axes.begin(), axes.end());
   for (size_t i = 0; i < axes.size(); ++i)
-    if (axes[i] != rank - static_cast<int64_t>(axes.size()) + static_cast<int64_t>(i)) return std::nullopt;
+    if (axes[i] != rank - static_cast<int64_t>(axes.size()) + static_cast<int64_t>(i))
+      return std::nullopt;
   if (axes.empty()) return std::nullopt;
   return axes[0];
 }
@@ -81,7 +84,8 @@ bool fuse(Graph& graph, Edges& edges, Node& sub) {
 
   Node *square = nullptr, *divide = nullptr;
   for (Node* reader : edges.consumers(d)) {
-    const bool pow = is_op(reader, "Pow") && reader->inputs[0] == d && scalar_constant(graph, reader->inputs[1]) == 2.0f;
+    const bool pow = is_op(reader, "Pow") && reader->inputs[0] == d &&
+                     scalar_constant(graph, reader->inputs[1]) == 2.0f;
     const bool mul = is_op(reader, "Mul") && reader->inputs[0] == d && reader->inputs[1] == d;
     if (pow || mul) {
       square = reader;
@@ -95,19 +99,23 @@ bool fuse(Graph& graph, Edges& edges, Node& sub) {
   Node* variance = next(edges, square->outputs[0], "ReduceMean");
   if (!variance || last_axes(graph, variance) != axis) return false;
   Node* plus = next(edges, variance->outputs[0], "Add");
-  const std::optional<float> epsilon = plus ? scalar_constant(graph, other_input(*plus, variance->outputs[0])) : std::nullopt;
+  const std::optional<float> epsilon =
+      plus ? scalar_constant(graph, other_input(*plus, variance->outputs[0])) : std::nullopt;
   if (!epsilon) return false;
   Node* root = next(edges, plus->outputs[0], "Sqrt");
-  if (!root || divide->inputs[1] != root->outputs[0] || !edges.single_use(root->outputs[0])) return false;
+  if (!root || divide->inputs[1] != root->outputs[0] || !edges.single_use(root->outputs[0]))
+    return false;
 
   std::vector<Node*> absorbed = {&sub, mean, square, variance, plus, root, divide};
   ValueId out = divide->outputs[0];
   ValueId scale = kNoValue, bias = kNoValue;
-  if (Node* mul = next(edges, out, "Mul"); mul && is_affine(graph, other_input(*mul, out), shape, *axis)) {
+  if (Node* mul = next(edges, out, "Mul");
+      mul && is_affine(graph, other_input(*mul, out), shape, *axis)) {
     scale = reshaped(graph, other_input(*mul, out), shape, *axis);
     absorbed.push_back(mul);
     out = mul->outputs[0];
-    if (Node* add = next(edges, out, "Add"); add && is_affine(graph, other_input(*add, out), shape, *axis)) {
+    if (Node* add = next(edges, out, "Add");
+        add && is_affine(graph, other_input(*add, out), shape, *axis)) {
       bias = reshaped(graph, other_input(*add, out), shape, *axis);
       absorbed.push_back(add);
       out = add->outputs[0];

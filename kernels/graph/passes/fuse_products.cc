@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer products: DQ(x), DQ(w), bias -> Conv, ConvTranspose, Gemm or MatMul -> [+ bias] [Relu, Clip] -> [Q].
+// Integer products: DQ(x), DQ(w), bias -> Conv, ConvTranspose, Gemm or MatMul -> [+ bias] [Relu,
+// Clip] -> [Q].
 //
-//   sum (x - zp_x) scale_x * (w - zp_w) scale_w  =  scale_x scale_w * acc            docs/quantization.md (7)
+//   sum (x - zp_x) scale_x * (w - zp_w) scale_w  =  scale_x scale_w * acc docs/quantization.md (7)
 //   then Q: (8), with Relu and Clip as bounds (10); without Q: (9).
 //   bias: its int32 levels where its scale is scale_x * scale_w, else rounded to that grid (18).
 //
-// The pass declines, and the float operator stays, where int32 cannot be proved to hold every accumulator.
+// The pass declines, and the float operator stays, where int32 cannot be proved to hold every
+// accumulator.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -16,18 +18,19 @@
 #include "graph/ending.h"
 #include "graph/grid.h"
 #include "graph/levels.h"
-#include "graph/permute.h"
 #include "graph/passes/passes.h"
+#include "graph/permute.h"
 
 namespace wia {
 namespace {
 
 // The constant side of the product, on int8 with one multiplier an output channel.
 struct Weights {
-  Tensor q;                        // int8
-  std::vector<double> scale;       // [channels]
-  std::vector<int32_t> zero_point; // [channels]; all 0 but where the levels less their zero point do not fit int8
-  bool centred = true;             // every zero point is 0
+  Tensor q;                   // int8
+  std::vector<double> scale;  // [channels]
+  std::vector<int32_t>
+      zero_point;  // [channels]; all 0 but where the levels less their zero point do not fit int8
+  bool centred = true;  // every zero point is 0
   int64_t channels = 0;
 };
 
@@ -56,7 +59,8 @@ std::optional<Weights> centred(const WeightLevels& w, int axis, int64_t groups_o
   const int32_t middle = q.dtype == DType::kInt8 ? 0 : 128;
   if (!fits)
     for (int64_t i = 0, count = q.numel(); i < count; ++i)
-      moved.as<int8_t>()[i] = static_cast<int8_t>(middle ? q.as<uint8_t>()[i] - middle : q.as<int8_t>()[i]);
+      moved.as<int8_t>()[i] =
+          static_cast<int8_t>(middle ? q.as<uint8_t>()[i] - middle : q.as<int8_t>()[i]);
   out.q = std::move(moved);
   out.centred = fits;
   for (int64_t g = 0; g < groups_on_axis; ++g)
@@ -70,7 +74,8 @@ std::optional<Weights> centred(const WeightLevels& w, int axis, int64_t groups_o
 constexpr double kInt32Max = 2147483647.0;
 constexpr double kLargestMultiplier = 1e30;
 
-// The most that |acc| can be for each output channel, its bias not counted. channel_of(i) for element i of w.
+// The most that |acc| can be for each output channel, its bias not counted. channel_of(i) for
+// element i of w.
 template <class ChannelOf>
 std::vector<double> reach(const Weights& w, int32_t x_zero_point, const ChannelOf& channel_of) {
   std::vector<double> sum(static_cast<size_t>(w.channels), 0.0);
@@ -82,9 +87,11 @@ std::vector<double> reach(const Weights& w, int32_t x_zero_point, const ChannelO
   return sum;
 }
 
-// The int32 bias on the accumulator's grid, (18); false when it or the accumulator with it may not fit int32.
-bool bias_levels(const Graph& graph, const Edges& edges, ValueId bias, double beta, const std::vector<double>& product_scale,
-                 const std::vector<double>& reach_of, std::vector<int32_t>* out) {
+// The int32 bias on the accumulator's grid, (18); false when it or the accumulator with it may not
+// fit int32.
+bool bias_levels(const Graph& graph, const Edges& edges, ValueId bias, double beta,
+                 const std::vector<double>& product_scale, const std::vector<double>& reach_of,
+                 std::vector<int32_t>* out) {
   const size_t n = product_scale.size();
   out->assign(n, 0);
   if (bias == kNoValue) {
@@ -98,7 +105,8 @@ bool bias_levels(const Graph& graph, const Edges& edges, ValueId bias, double be
   const float* level_scale = nullptr;
   size_t level_scales = 0;
   if (dq && beta == 1.0 && graph.values[dq->inputs[0]].constant &&
-      graph.values[dq->inputs[0]].constant->dtype == DType::kInt32 && graph.is_constant(dq->inputs[1])) {
+      graph.values[dq->inputs[0]].constant->dtype == DType::kInt32 &&
+      graph.is_constant(dq->inputs[1])) {
     const bool zero = dq->inputs.size() < 3 || dq->inputs[2] == kNoValue ||
                       (graph.is_constant(dq->inputs[2]) && [&] {
                         const Tensor& z = *graph.values[dq->inputs[2]].constant;
@@ -115,8 +123,10 @@ bool bias_levels(const Graph& graph, const Edges& edges, ValueId bias, double be
     const size_t from = reals->size() == 1 ? 0 : c;
     double level = std::nearbyint(double{(*reals)[from]} * beta / product_scale[c]);
     if (levels) {
-      const float mine = static_cast<float>(product_scale[c]), theirs = level_scale[level_scales == 1 ? 0 : from];
-      const bool same = std::nextafterf(mine, 0.0f) <= theirs && theirs <= std::nextafterf(mine, INFINITY);
+      const float mine = static_cast<float>(product_scale[c]),
+                  theirs = level_scale[level_scales == 1 ? 0 : from];
+      const bool same =
+          std::nextafterf(mine, 0.0f) <= theirs && theirs <= std::nextafterf(mine, INFINITY);
       if (same) level = levels->as<int32_t>()[from];
     }
     if (!(std::abs(level) + reach_of[c] <= kInt32Max)) return false;
@@ -138,7 +148,8 @@ Tensor tensor_of(const std::vector<int32_t>& values) {
 }
 
 // Multipliers of (8) or (9); nullopt when one is zero, infinite or beyond what the kernels take.
-std::optional<std::vector<float>> multipliers(const std::vector<double>& product_scale, const std::optional<Grid>& grid) {
+std::optional<std::vector<float>> multipliers(const std::vector<double>& product_scale,
+                                              const std::optional<Grid>& grid) {
   std::vector<float> out;
   for (double scale : product_scale) {
     const double m = grid ? scale / double{grid->scale} : scale;
@@ -149,10 +160,12 @@ std::optional<std::vector<float>> multipliers(const std::vector<double>& product
 }
 
 // Sets what a product's epilogue is told by attributes.
-void set_ending(Node& node, const ProductEnd& ending, const std::vector<float>& m, const std::vector<int32_t>& bias) {
+void set_ending(Node& node, const ProductEnd& ending, const std::vector<float>& m,
+                const std::vector<int32_t>& bias) {
   node.opset = 1;
   node.attributes["multiplier"] = tensor_of(m);
-  if (std::any_of(bias.begin(), bias.end(), [](int32_t b) { return b != 0; })) node.attributes["bias"] = tensor_of(bias);
+  if (std::any_of(bias.begin(), bias.end(), [](int32_t b) { return b != 0; }))
+    node.attributes["bias"] = tensor_of(bias);
   node.attributes["quantized"] = int64_t{ending.grid ? 1 : 0};
   if (!ending.grid) return;
   node.attributes["zero_point"] = int64_t{ending.grid->zero_point};
@@ -160,8 +173,8 @@ void set_ending(Node& node, const ProductEnd& ending, const std::vector<float>& 
   node.attributes["qmax"] = int64_t{ending.qmax};
 }
 
-void finish(Graph& graph, Edges& edges, Node& product, const ProductEnd& ending, std::vector<ValueId> inputs,
-            const char* op_type, Node** made) {
+void finish(Graph& graph, Edges& edges, Node& product, const ProductEnd& ending,
+            std::vector<ValueId> inputs, const char* op_type, Node** made) {
   const std::string name = product.name;
   const auto attributes = product.attributes;
   for (Node* node : ending.absorbed) edges.detach(*node);
@@ -172,7 +185,8 @@ void finish(Graph& graph, Edges& edges, Node& product, const ProductEnd& ending,
   *made = &fused;
 }
 
-// Conv and ConvTranspose become channels-last between two Transposes, which sink_transposes moves out of the way.
+// Conv and ConvTranspose become channels-last between two Transposes, which sink_transposes moves
+// out of the way.
 bool fuse_conv(Graph& graph, Edges& edges, Node& conv) {
   const bool transposed = conv.op_type == "ConvTranspose";
   const std::optional<Levels> x = levels_of(graph, edges, conv.inputs[0]);
@@ -185,7 +199,8 @@ bool fuse_conv(Graph& graph, Edges& edges, Node& conv) {
   if (groups < 1 || groups > wl->q->shape[0]) return false;
   const int axis = transposed ? 1 : 0;
   std::optional<Weights> w = centred(*wl, axis, transposed ? groups : 1);
-  if (!w || w->channels % groups != 0 || (transposed && wl->q->shape[0] % groups != 0)) return false;
+  if (!w || w->channels % groups != 0 || (transposed && wl->q->shape[0] % groups != 0))
+    return false;
   if (!w->centred && (transposed || wl->zero_point.size() > 1)) return false;
   std::vector<double> product_scale;
   for (double s : w->scale) product_scale.push_back(double{x->grid.scale} * s);
@@ -208,8 +223,10 @@ bool fuse_conv(Graph& graph, Edges& edges, Node& conv) {
   Node* fused = nullptr;
   const ValueId last = channels_last(graph, edges, x->q, rank, conv.name);
   const ValueId out = ending.out;
-  ending.out = channels_first(graph, edges, out, rank, ending.grid ? DType::kUint8 : DType::kFloat32, conv.name);
-  finish(graph, edges, conv, ending, {last, weights}, transposed ? "QConvTranspose" : "QConv", &fused);
+  ending.out = channels_first(graph, edges, out, rank,
+                              ending.grid ? DType::kUint8 : DType::kFloat32, conv.name);
+  finish(graph, edges, conv, ending, {last, weights}, transposed ? "QConvTranspose" : "QConv",
+         &fused);
   set_ending(*fused, ending, *m, bias);
   fused->attributes["x_zero_point"] = int64_t{x->grid.zero_point};
   fused->attributes["w_zero_point"] = int64_t{w_zero_point};
@@ -217,7 +234,8 @@ bool fuse_conv(Graph& graph, Edges& edges, Node& conv) {
 }
 
 // `w` behind a Transpose of two axes, as exporters write Linear layers; *swapped tells.
-std::optional<WeightLevels> matrix_levels(const Graph& graph, const Edges& edges, ValueId w, bool* swapped) {
+std::optional<WeightLevels> matrix_levels(const Graph& graph, const Edges& edges, ValueId w,
+                                          bool* swapped) {
   *swapped = false;
   if (const Node* node = edges.producer(w); is_op(node, "Transpose")) {
     const auto perm = node->ints("perm");
@@ -231,7 +249,8 @@ std::optional<WeightLevels> matrix_levels(const Graph& graph, const Edges& edges
 }
 
 // A constant added to the result along the last axis: `y + c`, c of [n], [1, n] ... or one element.
-bool added_bias(const Graph& graph, const Edges& edges, const Node& add, ValueId y, int64_t n, ValueId* bias) {
+bool added_bias(const Graph& graph, const Edges& edges, const Node& add, ValueId y, int64_t n,
+                ValueId* bias) {
   if (!is_op(&add, "Add") || add.inputs.size() != 2 || add.inputs[0] == add.inputs[1]) return false;
   const ValueId c = add.inputs[add.inputs[0] == y ? 1 : 0];
   ValueId source = c;
@@ -244,7 +263,8 @@ bool added_bias(const Graph& graph, const Edges& edges, const Node& add, ValueId
   if (!graph.values[y].has_shape || shape.rank() > graph.values[y].shape.rank()) return false;
   for (int d = 0; d + 1 < shape.rank(); ++d)
     if (shape[d] != 1) return false;
-  if (shape.rank() > 0 && shape[shape.rank() - 1] != n && shape[shape.rank() - 1] != 1) return false;
+  if (shape.rank() > 0 && shape[shape.rank() - 1] != n && shape[shape.rank() - 1] != 1)
+    return false;
   *bias = c;
   return true;
 }
@@ -257,7 +277,8 @@ bool fuse_gemm(Graph& graph, Edges& edges, Node& node) {
   const std::optional<WeightLevels> wl = matrix_levels(graph, edges, node.inputs[1], &swapped);
   if (!x || !wl || graph.is_constant(x->q)) return false;
   if (gemm && node.i("transA", 0)) return false;
-  const float alpha = gemm ? node.f("alpha", 1.0f) : 1.0f, beta = gemm ? node.f("beta", 1.0f) : 1.0f;
+  const float alpha = gemm ? node.f("alpha", 1.0f) : 1.0f,
+              beta = gemm ? node.f("beta", 1.0f) : 1.0f;
   if (!(alpha > 0.0f) || !std::isfinite(alpha) || !std::isfinite(beta)) return false;
   const bool trans_b = (gemm && node.i("transB", 0)) != swapped;  // w is [N, K]
   const int axis = trans_b ? 0 : 1;

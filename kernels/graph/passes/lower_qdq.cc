@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is left of Q and DQ per tensor becomes wia.Quantize and wia.Dequantize, which know uint8 and int8:
+// What is left of Q and DQ per tensor becomes wia.Quantize and wia.Dequantize, which know uint8 and
+// int8:
 //
-//   FlipSign(FlipSign(x)) = x;  FlipSign(Quantize(x)) and Dequantize(FlipSign(x)) are one node with `flip`
+//   FlipSign(FlipSign(x)) = x;  FlipSign(Quantize(x)) and Dequantize(FlipSign(x)) are one node with
+//   `flip`
 #include <optional>
 
 #include "graph/edges.h"
@@ -11,7 +13,9 @@
 namespace wia {
 namespace {
 
-bool is_flip(const Node* node) { return node && node->domain == kWiaDomain && node->op_type == "FlipSign"; }
+bool is_flip(const Node* node) {
+  return node && node->domain == kWiaDomain && node->op_type == "FlipSign";
+}
 
 void lower(Graph& graph, Edges& edges, Node& node, const Grid& grid) {
   const bool quantizes = is_quantize(&node);

@@ -14,8 +14,8 @@ namespace wia {
 struct PassContext {
   uint32_t isa;  // cpu feature mask, already capped
   size_t n_threads;
-  // What the node's own kernel computes of these inputs (one Tensor for each node input; an absent one has no type).
-  // Empty where no kernel can be run.
+  // What the node's own kernel computes of these inputs (one Tensor for each node input; an absent
+  // one has no type). Empty where no kernel can be run.
   std::function<std::vector<Tensor>(const Node& node, const std::vector<Tensor>& inputs)> evaluate;
 };
 

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transposes move down until they meet their inverse, so that a channels-last region converts at its borders only.
+// Transposes move down until they meet their inverse, so that a channels-last region converts at
+// its borders only.
 //
 //   T_q(T_p(x))              = T_{q o p}(x); nothing when that is the identity
 //   f(T_p(x))                = T_p(f(x))                     f elementwise
 //   f(T_p(x), T_p(y))        = T_p(f(x, y))                  a constant c becomes T_p^-1(c)
-//   f_axes(T_p(x))           = T_p'(f_p[axes](x))            Concat, Slice, Split, Pad, Resize, reductions, Softmax, Gather
-//   Reshape(T(x))            = Reshape(x), T_(0, 2, 1)       where it only merges the pixels of a channels-last picture
-//   T_p(x)                   = Reshape(x)                    where p moves dimensions of size 1 only
+//   f_axes(T_p(x))           = T_p'(f_p[axes](x))            Concat, Slice, Split, Pad, Resize,
+//   reductions, Softmax, Gather Reshape(T(x))            = Reshape(x), T_(0, 2, 1)       where it
+//   only merges the pixels of a channels-last picture T_p(x)                   = Reshape(x) where p
+//   moves dimensions of size 1 only
 //
-// What has not cancelled then rises again to where elements are one byte: above Dequantize and tables of floats.
+// What has not cancelled then rises again to where elements are one byte: above Dequantize and
+// tables of floats.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -30,19 +33,28 @@ constexpr int kOpset = 13;
 // One input, one output, element i of the output from element i of the input alone.
 bool is_unary(const Node& node) {
   static const std::set<std::string> onnx = {
-      "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Elu",
-      "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log",
-      "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh",
-      "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu"};
+      "Abs",        "Acos",     "Acosh",       "Asin",
+      "Asinh",      "Atan",     "Atanh",       "Cast",
+      "Ceil",       "Celu",     "Clip",        "Cos",
+      "Cosh",       "Elu",      "Erf",         "Exp",
+      "Floor",      "Gelu",     "HardSigmoid", "HardSwish",
+      "Identity",   "IsInf",    "IsNaN",       "LeakyRelu",
+      "Log",        "Mish",     "Neg",         "Not",
+      "Reciprocal", "Relu",     "Round",       "Selu",
+      "Shrink",     "Sigmoid",  "Sign",        "Sin",
+      "Sinh",       "Softplus", "Softsign",    "Sqrt",
+      "Swish",      "Tan",      "Tanh",        "ThresholdedRelu"};
   static const std::set<std::string> ours = {"Dequantize", "FlipSign", "Quantize", "Table"};
   return node.outputs.size() == 1 &&
-         (node.domain.empty() ? onnx.count(node.op_type) : node.domain == kWiaDomain && ours.count(node.op_type));
+         (node.domain.empty() ? onnx.count(node.op_type)
+                              : node.domain == kWiaDomain && ours.count(node.op_type));
 }
 
 bool is_nary(const Node& node) {
-  static const std::set<std::string> onnx = {"Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less",
-                                             "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow",
-                                             "Sub", "Sum", "Where", "Xor"};
+  static const std::set<std::string> onnx = {
+      "Add",   "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max",
+      "Mean",  "Min", "Mod", "Mul",   "Or",      "PRelu",          "Pow",  "Sub",         "Sum",
+      "Where", "Xor"};
   static const std::set<std::string> ours = {"QAdd", "QMul"};
   if (node.domain.empty() && node.opset < 7 && node.has("broadcast")) return false;
   return node.domain.empty() ? onnx.count(node.op_type) != 0
@@ -83,9 +95,11 @@ class Sinker {
     if (is_op(&node, "Transpose")) return cancel(node);
     if (is_unary(node) || is_per_tensor_linear(graph_, node)) return sink(node, {0});
     if (is_nary(node)) return sink_nary(node);
-    if (!node.domain.empty()) return node.op_type == "QMean" && sink_reduce(node, node.ints("axes"));
+    if (!node.domain.empty())
+      return node.op_type == "QMean" && sink_reduce(node, node.ints("axes"));
     if (node.op_type == "Concat") return sink_concat(node);
-    if (node.op_type == "Softmax" || node.op_type == "LogSoftmax" || node.op_type == "Hardmax") return sink_axis(node);
+    if (node.op_type == "Softmax" || node.op_type == "LogSoftmax" || node.op_type == "Hardmax")
+      return sink_axis(node);
     if (node.op_type == "Split") return sink_split(node);
     if (node.op_type == "Slice") return sink_slice(node);
     if (node.op_type == "Pad") return sink_pad(node);
@@ -124,8 +138,10 @@ class Sinker {
       const ValueId y = node.outputs[o];
       if (y == kNoValue) continue;
       const DType dtype = graph_.values[y].dtype;
-      edges_.set_output(node, o, graph_.add_value("", DType::kUndefined));  // frees y of its producer
-      const ValueId from = add_transpose_to(graph_, edges_, y, perm, dtype, graph_.values[y].name + "/transpose");
+      edges_.set_output(node, o,
+                        graph_.add_value("", DType::kUndefined));  // frees y of its producer
+      const ValueId from =
+          add_transpose_to(graph_, edges_, y, perm, dtype, graph_.values[y].name + "/transpose");
       edges_.set_output(node, o, from);
     }
   }
@@ -154,10 +170,12 @@ class Sinker {
     return true;
   }
 
-  // What T_perm of exists already: the input of such a Transpose is v's untransposed twin. kNoValue: there is none.
+  // What T_perm of exists already: the input of such a Transpose is v's untransposed twin.
+  // kNoValue: there is none.
   ValueId twin(ValueId v, const Perm& perm) const {
     for (const Node* reader : edges_.consumers(v))
-      if (const std::optional<Perm> p = perm_of(graph_, reader); p && *p == inverse(perm)) return reader->outputs[0];
+      if (const std::optional<Perm> p = perm_of(graph_, reader); p && *p == inverse(perm))
+        return reader->outputs[0];
     return kNoValue;
   }
 
@@ -193,7 +211,9 @@ class Sinker {
       if (twin(v, *perm) != kNoValue) continue;
       if (!is_slight(v) || value.shape.rank() != rank) return false;
     }
-    if (!graph_.values[node.outputs[0]].has_shape || graph_.values[node.outputs[0]].shape.rank() != rank) return false;
+    if (!graph_.values[node.outputs[0]].has_shape ||
+        graph_.values[node.outputs[0]].shape.rank() != rank)
+      return false;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId v = node.inputs[i];
       Perm p;
@@ -204,7 +224,9 @@ class Sinker {
       } else if (const ValueId other = twin(v, *perm); other != kNoValue) {
         edges_.set_input(node, i, other);
       } else {
-        edges_.set_input(node, i, add_transpose(graph_, edges_, v, inverse(*perm), graph_.values[v].name + "/untranspose"));
+        edges_.set_input(node, i,
+                         add_transpose(graph_, edges_, v, inverse(*perm),
+                                       graph_.values[v].name + "/untranspose"));
       }
     }
     transpose_outputs(node, *perm);
@@ -245,13 +267,17 @@ class Sinker {
     }
     if (!perm || others > 0 || transposed == 0) return false;
     for (ValueId v : node.inputs)
-      if (graph_.is_constant(v) && graph_.values[v].constant->shape.rank() != static_cast<int>(perm->size())) return false;
+      if (graph_.is_constant(v) &&
+          graph_.values[v].constant->shape.rank() != static_cast<int>(perm->size()))
+        return false;
     const std::optional<int> axis = axis_in(node.i("axis", 1), *perm);
     if (!axis) return false;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (graph_.is_constant(node.inputs[i])) {
-        edges_.set_input(node, i, graph_.add_constant(graph_.values[node.inputs[i]].name + "/untransposed",
-                                                      permuted(*graph_.values[node.inputs[i]].constant, inverse(*perm))));
+        edges_.set_input(
+            node, i,
+            graph_.add_constant(graph_.values[node.inputs[i]].name + "/untransposed",
+                                permuted(*graph_.values[node.inputs[i]].constant, inverse(*perm))));
       } else {
         untranspose(node, i);
       }
@@ -263,7 +289,8 @@ class Sinker {
 
   bool sink_axis(Node& node) {
     const std::optional<Perm> perm = common(node, {0});
-    if (!perm || node.opset < 13) return false;  // older ones flatten the dimensions from the axis on
+    if (!perm || node.opset < 13)
+      return false;  // older ones flatten the dimensions from the axis on
     const std::optional<int> axis = axis_in(node.i("axis", -1), *perm);
     if (!axis) return false;
     node.attributes["axis"] = int64_t{*axis};
@@ -279,7 +306,8 @@ class Sinker {
     return sink(node, {0});
   }
 
-  // Axes that are an attribute or a constant input: rewritten in place. False when they are not known.
+  // Axes that are an attribute or a constant input: rewritten in place. False when they are not
+  // known.
   bool remap_axes(Node& node, size_t input, const Perm& perm, std::vector<int64_t>* axes_out) {
     std::vector<int64_t> axes;
     if (node.has("axes")) {
@@ -343,7 +371,8 @@ class Sinker {
     if (attribute) {
       pads = node.ints("pads");
     } else {
-      const auto list = node.inputs.size() > 1 ? integer_constant(graph_, node.inputs[1]) : std::nullopt;
+      const auto list =
+          node.inputs.size() > 1 ? integer_constant(graph_, node.inputs[1]) : std::nullopt;
       if (!list) return false;
       pads = *list;
     }
@@ -373,19 +402,22 @@ class Sinker {
       if (!graph_.is_constant(v)) return false;
       const Tensor& t = *graph_.values[v].constant;
       if (t.numel() == 0) continue;
-      if (i == 1 && node.op_type == "Resize" && node.opset >= 11) continue;  // roi: read by tf_crop_and_resize only
+      if (i == 1 && node.op_type == "Resize" && node.opset >= 11)
+        continue;  // roi: read by tf_crop_and_resize only
       if (t.shape.rank() != 1 || t.shape[0] != static_cast<int64_t>(rank)) return false;
       Tensor to = Tensor::allocate(t.dtype, t.shape);
       const size_t size = dtype_size(t.dtype);
       for (size_t d = 0; d < rank; ++d)
-        std::copy_n(t.as<std::byte>() + d * size, size, to.as<std::byte>() + static_cast<size_t>((*perm)[d]) * size);
+        std::copy_n(t.as<std::byte>() + d * size, size,
+                    to.as<std::byte>() + static_cast<size_t>((*perm)[d]) * size);
       moved.emplace_back(i, graph_.add_constant(node.name + "/sizes", std::move(to)));
     }
     for (const auto& [i, v] : moved) edges_.set_input(node, i, v);
     return sink(node, {0});
   }
 
-  // What is left of perm when the dimensions of x at `gone` (axes of x, before the Transpose) disappear.
+  // What is left of perm when the dimensions of x at `gone` (axes of x, before the Transpose)
+  // disappear.
   static Perm without(const Perm& perm, const std::vector<int64_t>& gone) {
     Perm out;
     for (int from : perm) {
@@ -413,7 +445,9 @@ class Sinker {
       moved.push_back(*to);
     }
     std::sort(moved.begin(), moved.end());
-    if (node.op_type == "QMean" && moved.back() - moved.front() + 1 != static_cast<int64_t>(moved.size())) return false;
+    if (node.op_type == "QMean" &&
+        moved.back() - moved.front() + 1 != static_cast<int64_t>(moved.size()))
+      return false;
     node.attributes["axes"] = moved;
     if (node.i("keepdims", 1)) return sink(node, {0});
     sink_without(node, *perm, moved);
@@ -454,13 +488,14 @@ class Sinker {
     return true;
   }
 
-  // [N, C, H, W] made of channels-last, reshaped to [N, C, H * W]: reshape channels-last to [N, H * W, C] instead.
-  // And where the pixels are one, flattening needs no Transpose at all.
+  // [N, C, H, W] made of channels-last, reshaped to [N, C, H * W]: reshape channels-last to [N, H *
+  // W, C] instead. And where the pixels are one, flattening needs no Transpose at all.
   bool sink_reshape(Node& node) {
     const std::optional<Perm> perm = common(node, {0});
     const Value& y = graph_.values[node.outputs[0]];
     const Value& x = graph_.values[node.inputs[0]];
-    if (!perm || !y.has_shape || !x.has_shape || x.shape.rank() != static_cast<int>(perm->size())) return false;
+    if (!perm || !y.has_shape || !x.has_shape || x.shape.rank() != static_cast<int>(perm->size()))
+      return false;
     const int rank = x.shape.rank();
     if (*perm != to_channels_first(rank) || rank < 3) return false;
     if (y.shape.rank() != 3 || x.shape[1] < 0 || y.shape[1] != x.shape[1]) return false;
@@ -473,7 +508,8 @@ class Sinker {
     const std::string name = node.name;
     const std::vector<int64_t> target = {0, -1, x.shape[1]};
     edges_.detach(node);
-    const ValueId merged = add_transpose_to(graph_, edges_, out, {0, 2, 1}, dtype, name + "/transpose");
+    const ValueId merged =
+        add_transpose_to(graph_, edges_, out, {0, 2, 1}, dtype, name + "/transpose");
     const ValueId shape = graph_.add_constant(name + "/shape", int64_tensor(target));
     Node& reshape = graph_.add_node("Reshape", "", name, {from, shape}, {merged});
     reshape.opset = kOpset;
@@ -562,7 +598,8 @@ bool raise_to_levels(Graph& graph) {
       }
       const ValueId made = chain[c]->outputs[0];
       Value& value = graph.values[made];
-      if (value.has_shape && value.shape.rank() == static_cast<int>(perm->size())) value.shape = permuted(value.shape, *perm);
+      if (value.has_shape && value.shape.rank() == static_cast<int>(perm->size()))
+        value.shape = permuted(value.shape, *perm);
       v = made;
     }
     changed = true;

@@ -3,10 +3,11 @@
 //
 //   Q_y(f(DQ_x(q)))  =  T[q],   T[i] = Q_y(f(DQ_x(i)))
 //
-// f is any graph of elementwise operators, constants of one element, and inner Q/DQ pairs, however it branches and
-// joins, so long as every path starts at the same levels: SiLU as x * Sigmoid(x), Gelu written with Erf, HardSwish, a
-// chain of requantizations. T is made by running the operators' own kernels on the 256 levels, so it equals what the
-// graph would have computed. An f that stays float becomes a table of floats. T that is the identity is removed.
+// f is any graph of elementwise operators, constants of one element, and inner Q/DQ pairs, however
+// it branches and joins, so long as every path starts at the same levels: SiLU as x * Sigmoid(x),
+// Gelu written with Erf, HardSwish, a chain of requantizations. T is made by running the operators'
+// own kernels on the 256 levels, so it equals what the graph would have computed. An f that stays
+// float becomes a table of floats. T that is the identity is removed.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -23,12 +24,38 @@ constexpr int64_t kLevels = 256;
 
 const std::set<std::string>& elementwise() {
   static const auto* const table = new std::set<std::string>{
-      "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "Cast", "Ceil", "Celu", "Clip", "Cos",
-      "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid",
-      "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min",
-      "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink",
-      "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh",
-      "ThresholdedRelu", "Where", "Xor",
+      "Abs",         "Acos",
+      "Acosh",       "Add",
+      "And",         "Asin",
+      "Asinh",       "Atan",
+      "Atanh",       "Cast",
+      "Ceil",        "Celu",
+      "Clip",        "Cos",
+      "Cosh",        "Div",
+      "Elu",         "Equal",
+      "Erf",         "Exp",
+      "Floor",       "Gelu",
+      "Greater",     "GreaterOrEqual",
+      "HardSigmoid", "HardSwish",
+      "Identity",    "IsInf",
+      "IsNaN",       "LeakyRelu",
+      "Less",        "LessOrEqual",
+      "Log",         "Max",
+      "Mean",        "Min",
+      "Mish",        "Mod",
+      "Mul",         "Neg",
+      "Not",         "Or",
+      "PRelu",       "Pow",
+      "Reciprocal",  "Relu",
+      "Round",       "Selu",
+      "Shrink",      "Sigmoid",
+      "Sign",        "Sin",
+      "Sinh",        "Softplus",
+      "Softsign",    "Sqrt",
+      "Sub",         "Sum",
+      "Swish",       "Tan",
+      "Tanh",        "ThresholdedRelu",
+      "Where",       "Xor",
   };
   return *table;
 }
@@ -45,7 +72,8 @@ class Regions {
   Regions(Graph& graph, const PassContext& context) : graph_(graph), context_(context) {}
 
   const Region* of(ValueId v) const {
-    return v >= 0 && v < static_cast<ValueId>(regions_.size()) && regions_[v] ? &*regions_[v] : nullptr;
+    return v >= 0 && v < static_cast<ValueId>(regions_.size()) && regions_[v] ? &*regions_[v]
+                                                                              : nullptr;
   }
 
   // Works out the region of the node's output from its inputs', where there is one.
@@ -65,10 +93,11 @@ class Regions {
     const ValueId q = node.inputs[0];
     if (graph_.is_constant(q)) return;
     const Region* before = of(q);
-    Region region{before ? before->source : q, Tensor::allocate(DType::kFloat32, {kLevels}), before != nullptr};
+    Region region{before ? before->source : q, Tensor::allocate(DType::kFloat32, {kLevels}),
+                  before != nullptr};
     for (int64_t i = 0; i < kLevels; ++i)
-      region.values.as<float>()[i] =
-          dequantize_level(before ? before->values.as<uint8_t>()[i] : static_cast<int32_t>(i), grid);
+      region.values.as<float>()[i] = dequantize_level(
+          before ? before->values.as<uint8_t>()[i] : static_cast<int32_t>(i), grid);
     regions_[node.outputs[0]] = std::move(region);
   }
 
@@ -77,7 +106,8 @@ class Regions {
     if (!x || x->values.dtype != DType::kFloat32) return;
     Region region{x->source, Tensor::allocate(DType::kUint8, {kLevels}), true};
     for (int64_t i = 0; i < kLevels; ++i)
-      region.values.as<uint8_t>()[i] = static_cast<uint8_t>(quantize_level(x->values.as<float>()[i], grid));
+      region.values.as<uint8_t>()[i] =
+          static_cast<uint8_t>(quantize_level(x->values.as<float>()[i], grid));
     regions_[node.outputs[0]] = std::move(region);
   }
 
@@ -112,7 +142,8 @@ class Regions {
       }
     }
     std::vector<Tensor> outputs = context_.evaluate(node, inputs);
-    if (outputs.size() != 1 || outputs[0].shape.rank() != 1 || outputs[0].shape[0] != kLevels) return;
+    if (outputs.size() != 1 || outputs[0].shape.rank() != 1 || outputs[0].shape[0] != kLevels)
+      return;
     regions_[node.outputs[0]] = Region{source, std::move(outputs[0]), true};
   }
 
@@ -150,7 +181,8 @@ bool make_tables(Graph& graph, const PassContext& context) {
   std::vector<Node*> nodes;
   for (auto& node : graph.nodes) nodes.push_back(node.get());
   for (Node* node : nodes) regions.visit(*node);
-  // Quantized ends first: what only they read is then dead, and is not made a table of floats as well.
+  // Quantized ends first: what only they read is then dead, and is not made a table of floats as
+  // well.
   bool changed = false;
   for (Node* node : nodes) {
     if (!is_quantize(node)) continue;
@@ -171,7 +203,8 @@ bool make_tables(Graph& graph, const PassContext& context) {
     const Region* region = regions.of(node->outputs[0]);
     if (!region || !region->function || region->values.dtype != DType::kFloat32) continue;
     const std::vector<Node*> readers = left.consumers(node->outputs[0]);
-    const bool leaves = left.is_output(node->outputs[0]) || std::any_of(readers.begin(), readers.end(), [&](Node* reader) {
+    const bool leaves = left.is_output(node->outputs[0]) ||
+                        std::any_of(readers.begin(), readers.end(), [&](Node* reader) {
                           return reader->outputs.size() != 1 || !regions.of(reader->outputs[0]);
                         });
     if (leaves) ends.push_back(node.get());
@@ -180,15 +213,17 @@ bool make_tables(Graph& graph, const PassContext& context) {
   return changed || !ends.empty();
 }
 
-// A requantization that follows another function of the same levels, T2[q] = U[T1[q]], reads T1's result instead of q:
-// then q has one reader, and T1 can go into the operator that makes q.
+// A requantization that follows another function of the same levels, T2[q] = U[T1[q]], reads T1's
+// result instead of q: then q has one reader, and T1 can go into the operator that makes q.
 bool chain_tables(Graph& graph, const PassContext&) {
   Edges edges(graph);
   bool changed = false;
   for (ValueId q = 0, n = static_cast<ValueId>(graph.values.size()); q < n; ++q) {
     const std::vector<Node*> readers = edges.consumers(q);
     if (readers.size() < 2 || edges.is_output(q)) continue;
-    auto is_table = [](const Node* node) { return node->domain == kWiaDomain && node->op_type == "Table"; };
+    auto is_table = [](const Node* node) {
+      return node->domain == kWiaDomain && node->op_type == "Table";
+    };
     if (!std::all_of(readers.begin(), readers.end(), is_table)) continue;
     for (Node* first : readers) {
       const Tensor& t1 = *first->tensor("table");

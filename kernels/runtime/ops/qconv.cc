@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// wia.QConv and wia.QConvTranspose: integer convolution, channels last; docs/quantization.md (7)-(12).
+// wia.QConv and wia.QConvTranspose: integer convolution, channels last; docs/quantization.md
+// (7)-(12).
 //
-//   inputs: x uint8 [N, H, W, C] or [N, W, C]; w int8, constant, as ONNX has it ([O, I/groups, kh, kw] or transposed
-//   [I, O/groups, kh, kw]); the residual, uint8 of the output's shape, when the ending has one.
-//   attributes: those of Conv, x_zero_point, w_zero_point, and the ending's.
+//   inputs: x uint8 [N, H, W, C] or [N, W, C]; w int8, constant, as ONNX has it ([O, I/groups, kh,
+//   kw] or transposed [I, O/groups, kh, kw]); the residual, uint8 of the output's shape, when the
+//   ending has one. attributes: those of Conv, x_zero_point, w_zero_point, and the ending's.
 //
 // A weight zero point z that int8 cannot absorb (QConv only):
 //   sum (x - zp_x)(w - z) = sum (x - zp_x) w - z * sum (x - zp_x)
@@ -25,14 +26,17 @@ constexpr size_t kResidual = 2;   // the input
 constexpr int64_t kSumRows = 96;  // pixels a task when the weights have a zero point
 
 const Tensor& constant_weights(const Node& node, const KernelContext& context) {
-  require(node.inputs.size() >= 2 && context.graph->is_constant(node.inputs[1]), node.where() + ": w is not a constant");
+  require(node.inputs.size() >= 2 && context.graph->is_constant(node.inputs[1]),
+          node.where() + ": w is not a constant");
   const Tensor& w = *context.graph->values[node.inputs[1]].constant;
   require(w.dtype == DType::kInt8 && (w.shape.rank() == 3 || w.shape.rank() == 4) && w.numel() > 0,
           node.where() + ": w is not an int8 kernel of 3 or 4 dimensions");
   return w;
 }
 
-Tensor buffer(size_t n_bytes) { return Tensor::allocate(DType::kUint8, {static_cast<int64_t>(n_bytes)}); }
+Tensor buffer(size_t n_bytes) {
+  return Tensor::allocate(DType::kUint8, {static_cast<int64_t>(n_bytes)});
+}
 
 class QConvOp : public Op {
  public:
@@ -46,7 +50,8 @@ class QConvOp : public Op {
         elementwise_(select_qelementwise(context.isa)) {
     const Tensor& w = constant_weights(node, context);
     one_dimension_ = w.shape.rank() == 3;
-    const int64_t kernel_h = one_dimension_ ? 1 : w.shape[2], kernel_w = w.shape[w.shape.rank() - 1];
+    const int64_t kernel_h = one_dimension_ ? 1 : w.shape[2],
+                  kernel_w = w.shape[w.shape.rank() - 1];
     const int64_t groups = node.i("group", 1);
     check(groups >= 1 && w.shape[0] % groups == 0, "the channels do not split into the groups");
     window_.set_kernel(where_, {kernel_h, kernel_w}, one_dimension_);
@@ -60,8 +65,8 @@ class QConvOp : public Op {
     w_zero_point_ = static_cast<int32_t>(node.i("w_zero_point", 0));
     check(x_zero_point_ >= 0 && x_zero_point_ <= 255, "x_zero_point is no uint8 level");
     check(w_zero_point_ == 0 || !transposed, "a weight zero point on a transposed convolution");
-    is_depthwise_ = !transposed && w_zero_point_ == 0 && groups > 1 && shape_.in_c == shape_.groups &&
-                    shape_.out_c == shape_.groups;
+    is_depthwise_ = !transposed && w_zero_point_ == 0 && groups > 1 &&
+                    shape_.in_c == shape_.groups && shape_.out_c == shape_.groups;
     pack(w, static_cast<uint8_t>(std::min<int64_t>(node.i("x_max", 255), 255)));
   }
 
@@ -71,13 +76,16 @@ class QConvOp : public Op {
     const Shape& x = c.shape(0);
     check(x.rank() == (one_dimension_ ? 3 : 4), "x is " + x.str());
     check(x[x.rank() - 1] == static_cast<int64_t>(shape_.in_c),
-          "x is " + x.str() + " but the weights are for " + std::to_string(shape_.in_c) + " channels");
-    const Shape out = transposed_ ? window_.transposed(where_, x, static_cast<int64_t>(shape_.out_c), &shape_)
-                                  : window_.slid(where_, x, static_cast<int64_t>(shape_.out_c), &shape_);
+          "x is " + x.str() + " but the weights are for " + std::to_string(shape_.in_c) +
+              " channels");
+    const Shape out =
+        transposed_ ? window_.transposed(where_, x, static_cast<int64_t>(shape_.out_c), &shape_)
+                    : window_.slid(where_, x, static_cast<int64_t>(shape_.out_c), &shape_);
     if (ending_.has_residual()) {
       const size_t r = kResidual;
       check_type(c.dtype(r), DType::kUint8, "the residual");
-      check(c.shape(r) == out, "the residual is " + c.shape(r).str() + " but the output " + out.str());
+      check(c.shape(r) == out,
+            "the residual is " + c.shape(r).str() + " but the output " + out.str());
     }
     c.set(0, ending_.dtype(), out);
     return Inferred::kDone;
@@ -91,7 +99,8 @@ class QConvOp : public Op {
     const size_t n_pixels = shape_.batch * shape_.out_h * shape_.out_w;
     if (n_pixels == 0 || shape_.out_c == 0) return;
     const Tensor* residual = ending_.has_residual() ? c.input(kResidual) : nullptr;
-    QEpilogue epilogue = ending_.epilogue(residual ? residual->as<uint8_t>() : nullptr, shape_.out_c);
+    QEpilogue epilogue =
+        ending_.epilogue(residual ? residual->as<uint8_t>() : nullptr, shape_.out_c);
     QConvRun run;
     run.packed = packed_.data;
     run.x = c.input(0)->as<uint8_t>();
@@ -120,13 +129,14 @@ class QConvOp : public Op {
       ScratchSlots::Lease lease(slots);
       QConvRun mine = run;
       mine.scratch = lease.as<void>();
-      parts.each(begin, end, [&](size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
-        mine.pixel_begin = row_begin;
-        mine.pixel_end = row_end;
-        mine.panel_begin = panel_begin;
-        mine.panel_end = panel_end;
-        qconv_run(gemm_, shape_, mine, epilogue);
-      });
+      parts.each(begin, end,
+                 [&](size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
+                   mine.pixel_begin = row_begin;
+                   mine.pixel_end = row_end;
+                   mine.panel_begin = panel_begin;
+                   mine.panel_end = panel_end;
+                   qconv_run(gemm_, shape_, mine, epilogue);
+                 });
     });
   }
 
@@ -150,13 +160,15 @@ class QConvOp : public Op {
 
   size_t conv_scratch_bytes() const {
     if (is_depthwise_) return qdepthwise_scratch_bytes(shape_);
-    return transposed_ ? qconv_transpose_scratch_bytes(gemm_, shape_) : qconv_scratch_bytes(gemm_, shape_);
+    return transposed_ ? qconv_transpose_scratch_bytes(gemm_, shape_)
+                       : qconv_scratch_bytes(gemm_, shape_);
   }
   size_t acc_bytes() const { return align64(kSumRows * shape_.out_c * sizeof(int32_t)); }
   size_t sum_bytes() const { return align64(kSumRows * shape_.groups * sizeof(int32_t)); }
   size_t slot_bytes() const {
     if (w_zero_point_ == 0) return align64(conv_scratch_bytes());
-    return align64(std::max(conv_scratch_bytes(), qconv_scratch_bytes(gemm_, sums_shape()))) + acc_bytes() + sum_bytes();
+    return align64(std::max(conv_scratch_bytes(), qconv_scratch_bytes(gemm_, sums_shape()))) +
+           acc_bytes() + sum_bytes();
   }
 
   void pack(const Tensor& w, uint8_t x_max) {
@@ -168,8 +180,9 @@ class QConvOp : public Op {
     weights.stride_w = 1;
     weights.stride_o = transposed_ ? kernel : second;
     weights.stride_i = transposed_ ? second : kernel;
-    weights.stride_group = transposed_ ? second * static_cast<ptrdiff_t>(shape_.in_c / shape_.groups)
-                                       : second * static_cast<ptrdiff_t>(shape_.out_c / shape_.groups);
+    weights.stride_group = transposed_
+                               ? second * static_cast<ptrdiff_t>(shape_.in_c / shape_.groups)
+                               : second * static_cast<ptrdiff_t>(shape_.out_c / shape_.groups);
     weights.bias = ending_.bias();
     weights.multiplier = ending_.multiplier();
     weights.multiplier_stride = ending_.multiplier_stride();
@@ -187,7 +200,8 @@ class QConvOp : public Op {
     }
     if (w_zero_point_ == 0) return;
     multiplier_.assign(shape_.out_c, 0.0f);
-    for (size_t o = 0; o < shape_.out_c; ++o) multiplier_[o] = ending_.multiplier()[o * ending_.multiplier_stride()];
+    for (size_t o = 0; o < shape_.out_c; ++o)
+      multiplier_[o] = ending_.multiplier()[o * ending_.multiplier_stride()];
     const QConv sums = sums_shape();
     const std::vector<int8_t> ones(shape_.kernel_h * shape_.kernel_w * shape_.in_c, 1);
     weights = {};
@@ -205,7 +219,8 @@ class QConvOp : public Op {
     qconv_pack(gemm_, sums, weights, packed_sums_.data);
   }
 
-  void run_with_zero_point(RunContext& c, const QConvRun& run, const QEpilogue& epilogue, ScratchSlots& slots) {
+  void run_with_zero_point(RunContext& c, const QConvRun& run, const QEpilogue& epilogue,
+                           ScratchSlots& slots) {
     const int64_t n_pixels = static_cast<int64_t>(shape_.batch * shape_.out_h * shape_.out_w);
     const int64_t blocks = (n_pixels + kSumRows - 1) / kSumRows;
     const size_t out_size = dtype_size(ending_.dtype());
@@ -235,7 +250,8 @@ class QConvOp : public Op {
             // Modulo 2^32: only the difference is proved to fit.
             acc[r * shape_.out_c + o] = static_cast<int32_t>(
                 static_cast<uint32_t>(acc[r * shape_.out_c + o]) -
-                static_cast<uint32_t>(w_zero_point_) * static_cast<uint32_t>(sums[r * shape_.groups + o / per_group]));
+                static_cast<uint32_t>(w_zero_point_) *
+                    static_cast<uint32_t>(sums[r * shape_.groups + o / per_group]));
         QRequantize q;
         q.rows = rows;
         q.columns = q.ld_acc = q.ld_out = shape_.out_c;

@@ -4,8 +4,9 @@
 //
 //   Table     x uint8 -> table[x]; attribute table: uint8[256] or float32[256]
 //   FlipSign  uint8 <-> int8 of the same reals: the top bit changes
-//   Quantize, Dequantize   float32 <-> uint8, or int8 with attribute flip; attributes scale, zero_point (of the uint8)
-//   QAdd, QMul  a, b uint8, broadcast -> uint8; attributes a_zero_point, b_zero_point, a_multiplier, b_multiplier,
+//   Quantize, Dequantize   float32 <-> uint8, or int8 with attribute flip; attributes scale,
+//   zero_point (of the uint8) QAdd, QMul  a, b uint8, broadcast -> uint8; attributes a_zero_point,
+//   b_zero_point, a_multiplier, b_multiplier,
 //               zero_point, qmin, qmax, and optionally table (uint8[256])
 #include "ops/qelementwise/qelementwise.h"
 
@@ -25,7 +26,8 @@ class TableOp : public Op {
       : Op(node, context), kernel_(select_qelementwise(context.isa)) {
     const Tensor* table = node.tensor("table");
     check(table && table->numel() == kLevels, "attribute 'table' has not 256 values");
-    check(table->dtype == DType::kUint8 || table->dtype == DType::kFloat32, "a table of another type");
+    check(table->dtype == DType::kUint8 || table->dtype == DType::kFloat32,
+          "a table of another type");
     table_ = *table;
   }
   Inferred infer(InferContext& c) override {
@@ -114,7 +116,8 @@ class ConvertOp : public Op {
         q.scale = scale_;
         q.zero_point = zero_point_;
         q.flip = flip_;
-        kernel_.quantize(q, n, static_cast<const float*>(x) + begin, static_cast<uint8_t*>(y) + begin);
+        kernel_.quantize(q, n, static_cast<const float*>(x) + begin,
+                         static_cast<uint8_t*>(y) + begin);
       } else {
         kernel_.dequantize(scale_, zero_point_, flip_, n, static_cast<const uint8_t*>(x) + begin,
                            static_cast<float*>(y) + begin);
@@ -145,7 +148,8 @@ class BinaryOp : public Op {
     q_.qmin = static_cast<uint8_t>(level(node, "qmin", 0));
     q_.qmax = static_cast<uint8_t>(level(node, "qmax", 255));
     if (const Tensor* table = node.tensor("table")) {
-      check(table->dtype == DType::kUint8 && table->numel() == kLevels, "attribute 'table' is not 256 levels");
+      check(table->dtype == DType::kUint8 && table->numel() == kLevels,
+            "attribute 'table' is not 256 levels");
       table_ = *table;
       q_.table = table_.as<uint8_t>();
     }
@@ -183,26 +187,28 @@ class BinaryOp : public Op {
       });
       return;
     }
-    c.pool().parallel_for(lines, std::max<int64_t>(1, kTableGrain / columns_), [&](int64_t begin, int64_t end) {
-      while (begin < end) {
-        const int64_t o = begin / rows_, row = begin % rows_, count = std::min(end - begin, rows_ - row);
-        Steps at{row * row_.a, row * row_.b};
-        int64_t rest = o;
-        for (int d = n_outer_ - 1; d >= 0; --d) {
-          at.a += rest % outer_dims_[d] * outer_steps_[d].a;
-          at.b += rest % outer_dims_[d] * outer_steps_[d].b;
-          rest /= outer_dims_[d];
-        }
-        QBinary q = q_;
-        q.rows = static_cast<size_t>(count);
-        q.columns = q.ld_out = static_cast<size_t>(columns_);
-        place(&q.a, a + at.a, row_.a, last_.a);
-        place(&q.b, b + at.b, row_.b, last_.b);
-        q.out = out + begin * columns_;
-        call(q);
-        begin += count;
-      }
-    });
+    c.pool().parallel_for(lines, std::max<int64_t>(1, kTableGrain / columns_),
+                          [&](int64_t begin, int64_t end) {
+                            while (begin < end) {
+                              const int64_t o = begin / rows_, row = begin % rows_,
+                                            count = std::min(end - begin, rows_ - row);
+                              Steps at{row * row_.a, row * row_.b};
+                              int64_t rest = o;
+                              for (int d = n_outer_ - 1; d >= 0; --d) {
+                                at.a += rest % outer_dims_[d] * outer_steps_[d].a;
+                                at.b += rest % outer_dims_[d] * outer_steps_[d].b;
+                                rest /= outer_dims_[d];
+                              }
+                              QBinary q = q_;
+                              q.rows = static_cast<size_t>(count);
+                              q.columns = q.ld_out = static_cast<size_t>(columns_);
+                              place(&q.a, a + at.a, row_.a, last_.a);
+                              place(&q.b, b + at.b, row_.b, last_.b);
+                              q.out = out + begin * columns_;
+                              call(q);
+                              begin += count;
+                            }
+                          });
   }
 
   std::string implementation() const override { return kernel_.name; }

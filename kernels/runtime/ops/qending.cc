@@ -9,7 +9,8 @@ constexpr int64_t kLevels = 256;
 
 int32_t level(const Node& node, const char* key, int64_t otherwise) {
   const int64_t value = node.i(key, otherwise);
-  require(value >= 0 && value < kLevels, node.where() + ": attribute '" + key + "' is no uint8 level");
+  require(value >= 0 && value < kLevels,
+          node.where() + ": attribute '" + key + "' is no uint8 level");
   return static_cast<int32_t>(value);
 }
 
@@ -54,7 +55,8 @@ Ending::Ending(const Node& node) : quantized_(node.i("quantized", 1) != 0) {
 }
 
 void Ending::check_channels(const std::string& where, int64_t n) const {
-  require(multiplier_.numel() == 1 || multiplier_.numel() == n, where + ": not one multiplier a channel");
+  require(multiplier_.numel() == 1 || multiplier_.numel() == n,
+          where + ": not one multiplier a channel");
   require(!bias_.data || bias_.numel() == n, where + ": not one bias a channel");
 }
 

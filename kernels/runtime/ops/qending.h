@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How an integer product ends, as the attributes of its node say: (8)-(12) of docs/quantization.md.
 //
-//   quantized 0: float32 out, (9).  quantized 1: uint8 out with zero_point, qmin, qmax, and optionally
-//   table (uint8[256]), then sum_* for a residual: the node's last input.
+//   quantized 0: float32 out, (9).  quantized 1: uint8 out with zero_point, qmin, qmax, and
+//   optionally table (uint8[256]), then sum_* for a residual: the node's last input.
 #pragma once
 
 #include "ops/epilogue/epilogue.h"

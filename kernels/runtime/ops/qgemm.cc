@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // wia.QGemm: rows of uint8 levels times a constant int8 matrix; docs/quantization.md (7)-(12).
 //
-//   inputs: x uint8 [..., K]; w int8, constant, [K, N] or, with trans_b, [N, K]; the residual, uint8 [..., N], when the
-//   ending has one.  output: [..., N].  attributes: trans_b, x_zero_point, w_zero_point, and the ending's.
+//   inputs: x uint8 [..., K]; w int8, constant, [K, N] or, with trans_b, [N, K]; the residual,
+//   uint8 [..., N], when the ending has one.  output: [..., N].  attributes: trans_b, x_zero_point,
+//   w_zero_point, and the ending's.
 #include "ops/qgemm/qgemm.h"
 
 #include "runtime/ops/qending.h"
@@ -17,9 +18,11 @@ class QGemmOp : public Op {
  public:
   QGemmOp(const Node& node, const KernelContext& context)
       : Op(node, context), ending_(node), kernel_(select_qgemm(context.isa)) {
-    check(node.inputs.size() >= 2 && context.graph->is_constant(node.inputs[1]), "w is not a constant");
+    check(node.inputs.size() >= 2 && context.graph->is_constant(node.inputs[1]),
+          "w is not a constant");
     const Tensor& w = *context.graph->values[node.inputs[1]].constant;
-    check(w.dtype == DType::kInt8 && w.shape.rank() == 2 && w.numel() > 0, "w is not an int8 matrix");
+    check(w.dtype == DType::kInt8 && w.shape.rank() == 2 && w.numel() > 0,
+          "w is not an int8 matrix");
     const bool trans_b = node.i("trans_b", 0) != 0;
     QGemmB b;
     k_ = static_cast<size_t>(w.shape[trans_b ? 1 : 0]);
@@ -38,7 +41,8 @@ class QGemmOp : public Op {
     b.bias = ending_.bias();
     b.multiplier = ending_.multiplier();
     b.multiplier_stride = ending_.multiplier_stride();
-    packed_ = Tensor::allocate(DType::kUint8, {static_cast<int64_t>(qgemm_packed_bytes(kernel_, 1, k_, n_))});
+    packed_ = Tensor::allocate(DType::kUint8,
+                               {static_cast<int64_t>(qgemm_packed_bytes(kernel_, 1, k_, n_))});
     qgemm_pack(kernel_, b, packed_.data);
   }
 
@@ -53,7 +57,8 @@ class QGemmOp : public Op {
     rows_ = product(x, 0, x.rank() - 1);
     if (ending_.has_residual()) {
       check_type(c.dtype(kResidual), DType::kUint8, "the residual");
-      check(c.shape(kResidual) == out, "the residual is " + c.shape(kResidual).str() + " but the output " + out.str());
+      check(c.shape(kResidual) == out,
+            "the residual is " + c.shape(kResidual).str() + " but the output " + out.str());
     }
     c.set(0, ending_.dtype(), out);
     return Inferred::kDone;
@@ -76,14 +81,15 @@ class QGemmOp : public Op {
     run.ld_out = n_;
     const RowsAndPanels split(static_cast<size_t>(rows_), qgemm_panels(kernel_, n_), n_threads_);
     c.pool().parallel_for(split.tasks(), split.grain(), [&](int64_t begin, int64_t end) {
-      split.each(begin, end, [&](size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
-        QGemmRun mine = run;
-        mine.row_begin = row_begin;
-        mine.row_end = row_end;
-        mine.panel_begin = panel_begin;
-        mine.panel_end = panel_end;
-        qgemm_run(kernel_, mine, epilogue);
-      });
+      split.each(begin, end,
+                 [&](size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
+                   QGemmRun mine = run;
+                   mine.row_begin = row_begin;
+                   mine.row_end = row_end;
+                   mine.panel_begin = panel_begin;
+                   mine.panel_end = panel_end;
+                   qgemm_run(kernel_, mine, epilogue);
+                 });
     });
   }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // wia.QMatMul: the product of two uint8 activations, batched; docs/quantization.md (7)-(11).
 //
-//   inputs: a, b as numpy.matmul has them once perm_a and perm_b have been applied (attributes, as Transpose's; the
-//   last axis of a stays last). output: transposed by perm_y (its last axis stays last). Nothing is moved: the
-//   permutations become strides.  attributes: a_zero_point, b_zero_point, and the ending's.
+//   inputs: a, b as numpy.matmul has them once perm_a and perm_b have been applied (attributes, as
+//   Transpose's; the last axis of a stays last). output: transposed by perm_y (its last axis stays
+//   last). Nothing is moved: the permutations become strides.  attributes: a_zero_point,
+//   b_zero_point, and the ending's.
 //
 // K beyond 2^31 / 255^2 sums in int64, slowly.
 #include "ops/qgemm/qgemm.h"
@@ -70,7 +71,8 @@ class QMatMulOp : public Op {
     Shape out = y;
     std::array<int64_t, Shape::kMaxRank> y_steps = steps_of(y);
     if (!perm_y_.empty()) {
-      check(static_cast<int>(perm_y_.size()) == y.rank() && perm_y_.back() == y.rank() - 1, "perm_y is " + y.str());
+      check(static_cast<int>(perm_y_.size()) == y.rank() && perm_y_.back() == y.rank() - 1,
+            "perm_y is " + y.str());
       check_perm(perm_y_, y.rank());
       for (int d = 0; d < y.rank(); ++d) out[d] = y[static_cast<int>(perm_y_[d])];
       const auto out_steps = steps_of(out);
@@ -78,8 +80,10 @@ class QMatMulOp : public Op {
     }
     ld_out_ = static_cast<size_t>(y_steps[y.rank() - 2]);
     for (int d = 0; d < batch_.rank(); ++d) {
-      const int da = d - (batch_.rank() - batch_a.rank()), db = d - (batch_.rank() - batch_b.rank());
-      steps_[d] = {da < 0 || batch_a[da] == 1 ? 0 : a.steps[da], db < 0 || batch_b[db] == 1 ? 0 : b.steps[db], y_steps[d]};
+      const int da = d - (batch_.rank() - batch_a.rank()),
+                db = d - (batch_.rank() - batch_b.rank());
+      steps_[d] = {da < 0 || batch_a[da] == 1 ? 0 : a.steps[da],
+                   db < 0 || batch_b[db] == 1 ? 0 : b.steps[db], y_steps[d]};
     }
     n_batches_ = batch_.numel();
 
@@ -94,7 +98,8 @@ class QMatMulOp : public Op {
   }
 
   size_t scratch_bytes() const override {
-    return packed_bytes() * static_cast<size_t>(by_batch() ? static_cast<int64_t>(n_threads_) : n_batches_);
+    return packed_bytes() *
+           static_cast<size_t>(by_batch() ? static_cast<int64_t>(n_threads_) : n_batches_);
   }
 
   void run(RunContext& c) override {
@@ -129,22 +134,24 @@ class QMatMulOp : public Op {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t batch = i / n_panels;
         const size_t panel = static_cast<size_t>(i % n_panels);
-        qgemm_pack(kernel_, operand(c, batch), c.scratch() + packed_bytes() * static_cast<size_t>(batch), panel, panel + 1);
+        qgemm_pack(kernel_, operand(c, batch),
+                   c.scratch() + packed_bytes() * static_cast<size_t>(batch), panel, panel + 1);
       }
     });
     const RowsAndPanels split(m_, panels, n_threads_);
     c.pool().parallel_for(n_batches_ * split.tasks(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t batch = i / split.tasks(), task = i % split.tasks();
-        split.each(task, task + 1, [&](size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
-          QGemmRun mine = at(c, run, batch);
-          mine.packed = c.scratch() + packed_bytes() * static_cast<size_t>(batch);
-          mine.row_begin = row_begin;
-          mine.row_end = row_end;
-          mine.panel_begin = panel_begin;
-          mine.panel_end = panel_end;
-          qgemm_run(kernel_, mine, epilogue);
-        });
+        split.each(task, task + 1,
+                   [&](size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
+                     QGemmRun mine = at(c, run, batch);
+                     mine.packed = c.scratch() + packed_bytes() * static_cast<size_t>(batch);
+                     mine.row_begin = row_begin;
+                     mine.row_end = row_end;
+                     mine.panel_begin = panel_begin;
+                     mine.panel_end = panel_end;
+                     qgemm_run(kernel_, mine, epilogue);
+                   });
       }
     });
   }
@@ -167,7 +174,8 @@ class QMatMulOp : public Op {
   Strided permuted(const Shape& shape, const std::vector<int64_t>& perm) const {
     Strided s{shape, steps_of(shape)};
     if (perm.empty()) return s;
-    check(static_cast<int>(perm.size()) == shape.rank(), "a permutation of another rank than " + shape.str());
+    check(static_cast<int>(perm.size()) == shape.rank(),
+          "a permutation of another rank than " + shape.str());
     check_perm(perm, shape.rank());
     const auto steps = s.steps;
     for (int d = 0; d < shape.rank(); ++d) {
@@ -177,15 +185,13 @@ class QMatMulOp : public Op {
     return s;
   }
 
-  static Strided widened_front(const Strided& s) {
-    return {{1, s.shape[0]}, {s.shape[0], 1}};
-  }
-  static Strided widened_back(const Strided& s) {
-    return {{s.shape[0], 1}, {1, 1}};
-  }
+  static Strided widened_front(const Strided& s) { return {{1, s.shape[0]}, {s.shape[0], 1}}; }
+  static Strided widened_back(const Strided& s) { return {{s.shape[0], 1}, {1, 1}}; }
 
   bool by_batch() const { return n_batches_ >= static_cast<int64_t>(n_threads_); }
-  size_t packed_bytes() const { return k_ > kMostExactK || k_ == 0 ? 0 : align64(qgemm_packed_bytes(kernel_, 1, k_, n_)); }
+  size_t packed_bytes() const {
+    return k_ > kMostExactK || k_ == 0 ? 0 : align64(qgemm_packed_bytes(kernel_, 1, k_, n_));
+  }
 
   Steps offsets(int64_t batch) const {
     Steps at;
@@ -202,7 +208,8 @@ class QMatMulOp : public Op {
   QGemmRun at(RunContext& c, QGemmRun run, int64_t batch) const {
     const Steps offset = offsets(batch);
     run.a = c.input(0)->as<uint8_t>() + offset.a;
-    run.out = c.output(0)->as<uint8_t>() + static_cast<size_t>(offset.y) * dtype_size(ending_.dtype());
+    run.out =
+        c.output(0)->as<uint8_t>() + static_cast<size_t>(offset.y) * dtype_size(ending_.dtype());
     return run;
   }
 
@@ -224,27 +231,29 @@ class QMatMulOp : public Op {
   void run_wide(RunContext& c) {
     const QEpilogue e = ending_.epilogue(nullptr, 0);
     const float m = ending_.multiplier()[0];
-    c.pool().parallel_for(n_batches_ * static_cast<int64_t>(m_), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const Steps offset = offsets(i / static_cast<int64_t>(m_));
-        const int64_t row = i % static_cast<int64_t>(m_);
-        const uint8_t* a = c.input(0)->as<uint8_t>() + offset.a + row * static_cast<int64_t>(lda_);
-        const uint8_t* b = c.input(1)->as<uint8_t>() + offset.b;
-        const int64_t to = offset.y + row * static_cast<int64_t>(ld_out_);
-        for (int64_t n = 0; n < static_cast<int64_t>(n_); ++n) {
-          int64_t acc = 0;
-          for (int64_t k = 0; k < static_cast<int64_t>(k_); ++k)
-            acc += (a[k] - a_zero_point_) * (b[k * stride_k_ + n * stride_n_] - b_zero_point_);
-          const float y = static_cast<float>(acc) * m;
-          if (!ending_.quantized()) {
-            c.output(0)->as<float>()[to + n] = y;
-            continue;
+    c.pool().parallel_for(
+        n_batches_ * static_cast<int64_t>(m_), 1, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            const Steps offset = offsets(i / static_cast<int64_t>(m_));
+            const int64_t row = i % static_cast<int64_t>(m_);
+            const uint8_t* a =
+                c.input(0)->as<uint8_t>() + offset.a + row * static_cast<int64_t>(lda_);
+            const uint8_t* b = c.input(1)->as<uint8_t>() + offset.b;
+            const int64_t to = offset.y + row * static_cast<int64_t>(ld_out_);
+            for (int64_t n = 0; n < static_cast<int64_t>(n_); ++n) {
+              int64_t acc = 0;
+              for (int64_t k = 0; k < static_cast<int64_t>(k_); ++k)
+                acc += (a[k] - a_zero_point_) * (b[k * stride_k_ + n * stride_n_] - b_zero_point_);
+              const float y = static_cast<float>(acc) * m;
+              if (!ending_.quantized()) {
+                c.output(0)->as<float>()[to + n] = y;
+                continue;
+              }
+              uint8_t q = requantize_value(y, e.zero_point, e.qmin, e.qmax);
+              c.output(0)->as<uint8_t>()[to + n] = e.table ? e.table[q] : q;
+            }
           }
-          uint8_t q = requantize_value(y, e.zero_point, e.qmin, e.qmax);
-          c.output(0)->as<uint8_t>()[to + n] = e.table ? e.table[q] : q;
-        }
-      }
-    });
+        });
   }
 
   Ending ending_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// wia.QMaxPool, QAveragePool (channels last) and QMean (over any axes) of uint8 levels; docs/quantization.md (14).
+// wia.QMaxPool, QAveragePool (channels last) and QMean (over any axes) of uint8 levels;
+// docs/quantization.md (14).
 //
 //   QMaxPool, QAveragePool  x [N, H, W, C] or [N, W, C]; attributes of MaxPool / AveragePool
 //   QMean                   x any; attributes axes, keepdims
@@ -14,33 +15,37 @@
 namespace wia {
 namespace {
 
-constexpr int64_t kMostAveraged = int64_t{1} << 23;  // values a window may sum in int32: 255 * 2^23 < 2^31
+constexpr int64_t kMostAveraged = int64_t{1}
+                                  << 23;  // values a window may sum in int32: 255 * 2^23 < 2^31
 
 void read_grids(const Node& node, QPool* pool) {
   pool->x_scale = node.f("x_scale", 1.0f);
   pool->y_scale = node.f("y_scale", 1.0f);
   const int64_t x = node.i("x_zero_point", 0), y = node.i("y_zero_point", 0);
-  require(pool->x_scale > 0 && pool->y_scale > 0 && std::isfinite(pool->x_scale) && std::isfinite(pool->y_scale) &&
-              x >= 0 && x <= 255 && y >= 0 && y <= 255,
+  require(pool->x_scale > 0 && pool->y_scale > 0 && std::isfinite(pool->x_scale) &&
+              std::isfinite(pool->y_scale) && x >= 0 && x <= 255 && y >= 0 && y <= 255,
           node.where() + ": a scale or zero point is out of range");
   pool->x_zero_point = static_cast<int32_t>(x);
   pool->y_zero_point = static_cast<int32_t>(y);
 }
 
 // Rows of the output shared among threads.
-void run_pool(RunContext& c, const QPoolKernel& kernel, const QPool& pool, bool maximum, size_t slot_bytes,
-              size_t n_threads) {
+void run_pool(RunContext& c, const QPoolKernel& kernel, const QPool& pool, bool maximum,
+              size_t slot_bytes, size_t n_threads) {
   const int64_t rows = static_cast<int64_t>(pool.batch * pool.out_h);
   const uint8_t* x = c.input(0)->as<uint8_t>();
   uint8_t* out = c.output(0)->as<uint8_t>();
   if (rows == 0 || pool.out_w == 0 || pool.channels == 0) return;
   ScratchSlots slots(c.scratch(), slot_bytes, n_threads);
-  const int64_t work = static_cast<int64_t>(pool.out_w * pool.channels * pool.kernel_h * pool.kernel_w);
-  c.pool().parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, work)), [&](int64_t begin, int64_t end) {
-    ScratchSlots::Lease lease(slots);
-    auto* run = maximum ? qmaxpool_run : qaveragepool_run;
-    run(kernel, pool, x, out, lease.as<void>(), static_cast<size_t>(begin), static_cast<size_t>(end));
-  });
+  const int64_t work =
+      static_cast<int64_t>(pool.out_w * pool.channels * pool.kernel_h * pool.kernel_w);
+  c.pool().parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, work)),
+                        [&](int64_t begin, int64_t end) {
+                          ScratchSlots::Lease lease(slots);
+                          auto* run = maximum ? qmaxpool_run : qaveragepool_run;
+                          run(kernel, pool, x, out, lease.as<void>(), static_cast<size_t>(begin),
+                              static_cast<size_t>(end));
+                        });
 }
 
 class PoolOp : public Op {
@@ -62,7 +67,9 @@ class PoolOp : public Op {
     check(x.rank() == (one_dimension_ ? 3 : 4), "x is " + x.str());
     QConv shape;
     window_.set(&shape);
-    check(static_cast<int64_t>(shape.kernel_h) <= kMostAveraged / static_cast<int64_t>(shape.kernel_w), "the kernel is too large");
+    check(static_cast<int64_t>(shape.kernel_h) <=
+              kMostAveraged / static_cast<int64_t>(shape.kernel_w),
+          "the kernel is too large");
     const Shape out = window_.slid(where_, x, x[x.rank() - 1], &shape);
     pool_.batch = shape.batch;
     pool_.in_h = shape.in_h;
@@ -97,12 +104,15 @@ class PoolOp : public Op {
   bool maximum_, one_dimension_ = false;
 };
 
-// The mean over some axes: one window of the whole, [batch, reduced, kept]. Axes that are not neighbours are not
-// merged: the pass makes none.
+// The mean over some axes: one window of the whole, [batch, reduced, kept]. Axes that are not
+// neighbours are not merged: the pass makes none.
 class MeanOp : public Op {
  public:
   MeanOp(const Node& node, const KernelContext& context)
-      : Op(node, context), kernel_(select_qpool(context.isa)), axes_(node.ints("axes")), keepdims_(node.i("keepdims", 1) != 0) {
+      : Op(node, context),
+        kernel_(select_qpool(context.isa)),
+        axes_(node.ints("axes")),
+        keepdims_(node.i("keepdims", 1) != 0) {
     read_grids(node, &pool_);
   }
 
@@ -124,7 +134,8 @@ class MeanOp : public Op {
       if (keepdims_) out.push_back(1);
     }
     check(last >= 0, "no axes");
-    for (int d = first; d <= last; ++d) check(reduced[static_cast<size_t>(d)] || x[d] == 1, "axes that are not neighbours");
+    for (int d = first; d <= last; ++d)
+      check(reduced[static_cast<size_t>(d)] || x[d] == 1, "axes that are not neighbours");
     const int64_t n = product(x, first, last + 1);
     check(n >= 1 && n <= kMostAveraged, "a mean of " + std::to_string(n) + " values");
     pool_.batch = static_cast<size_t>(product(x, 0, first));

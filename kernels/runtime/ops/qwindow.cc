@@ -20,16 +20,19 @@ Window::Window(const Node& node)
       auto_pad_(node.s("auto_pad", "NOTSET")),
       ceil_mode_(node.i("ceil_mode", 0) != 0) {}
 
-void Window::set_kernel(const std::string& where, std::array<int64_t, 2> kernel, bool one_dimension) {
+void Window::set_kernel(const std::string& where, std::array<int64_t, 2> kernel,
+                        bool one_dimension) {
   one_dimension_ = one_dimension;
   kernel_ = kernel;
   const size_t n = one_dimension ? 1 : 2, at = one_dimension ? 1 : 0;
-  auto take = [&](const std::vector<int64_t>& list, size_t offset, int64_t least, std::array<int64_t, 2>* out,
-                  const char* what) {
+  auto take = [&](const std::vector<int64_t>& list, size_t offset, int64_t least,
+                  std::array<int64_t, 2>* out, const char* what) {
     if (list.empty()) return;
-    require(list.size() >= offset + n, where + ": attribute '" + what + "' has " + std::to_string(list.size()) + " values");
+    require(list.size() >= offset + n,
+            where + ": attribute '" + what + "' has " + std::to_string(list.size()) + " values");
     for (size_t d = 0; d < n; ++d) {
-      require(list[offset + d] >= least && list[offset + d] <= kMost, where + ": attribute '" + what + "' is out of range");
+      require(list[offset + d] >= least && list[offset + d] <= kMost,
+              where + ": attribute '" + what + "' is out of range");
       (*out)[at + d] = list[offset + d];
     }
   };
@@ -40,7 +43,8 @@ void Window::set_kernel(const std::string& where, std::array<int64_t, 2> kernel,
     take(pads_list_, n, 0, &end_, "pads");
   }
   take(output_padding_list_, 0, 0, &output_padding_, "output_padding");
-  for (int64_t k : kernel_) require(k >= 1 && k <= kMost, where + ": the kernel is empty or too large");
+  for (int64_t k : kernel_)
+    require(k >= 1 && k <= kMost, where + ": the kernel is empty or too large");
 }
 
 void Window::set(QConv* shape) const {
@@ -77,7 +81,8 @@ Shape output_of(const Shape& x, std::array<int64_t, 2> out, int64_t channels, bo
 
 }  // namespace
 
-Shape Window::slid(const std::string& where, const Shape& x, int64_t out_channels, QConv* shape) const {
+Shape Window::slid(const std::string& where, const Shape& x, int64_t out_channels,
+                   QConv* shape) const {
   const std::array<int64_t, 2> in = spatial(x);
   std::array<int64_t, 2> out{}, begin = begin_, end = end_;
   for (size_t d = 0; d < 2; ++d) {
@@ -109,7 +114,8 @@ Shape Window::slid(const std::string& where, const Shape& x, int64_t out_channel
   return output_of(x, out, out_channels, one_dimension_);
 }
 
-Shape Window::transposed(const std::string& where, const Shape& x, int64_t out_channels, QConv* shape) const {
+Shape Window::transposed(const std::string& where, const Shape& x, int64_t out_channels,
+                         QConv* shape) const {
   const std::array<int64_t, 2> in = spatial(x);
   std::array<int64_t, 2> out{};
   const bool same = auto_pad_ == "SAME_UPPER" || auto_pad_ == "SAME_LOWER";
