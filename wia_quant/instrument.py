@@ -87,7 +87,7 @@ def cut(model: ModelProto, tensors: Collection[str], n_bytes: Mapping[str, int],
             held = 0
         runs[-1].append(i)
         held += size
-    return _pieces(graph, reads, runs, wanted, given)
+    return _pieces(graph, reads, [run for run in runs if run], wanted, given)
 
 
 def merged(model: ModelProto, tensors: Collection[str], pieces: Sequence[Piece], at: int) -> list[Piece]:

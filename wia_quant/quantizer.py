@@ -135,7 +135,6 @@ def quantize(
             seed=seed,
             strict=strict,
             synthetic=synthetic,
-            progress=progress,
         )
         kept = Kept(dataset)
     if kept is not None and (found is None or not found.complete):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -198,16 +198,30 @@ class CalibrationTable:
         if calibrator not in CALIBRATORS:
             raise TableError(f"calibrator {calibrator!r} is none of {', '.join(CALIBRATORS)}")
         tensors = {name: _tensor(name, entry) for name, entry in _get(root, "tensors", dict).items()}
+        n_batches = _get(root, "n_batches", int, 0)
+        if n_batches < 0:
+            raise TableError(f"n_batches is {n_batches}, not a count")
+        parameters = _get(root, "parameters", dict, {})
+        for name, value in parameters.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TableError(f"parameter {name!r} is {value!r}, not a number")
+        states, skipped = _get(root, "states", dict, {}), _get(root, "skipped", dict, {})
+        for name, state in states.items():
+            if not isinstance(state, dict):
+                raise TableError(f"states of {name!r} is {state!r:.40}, not an object")
+        for name, reason in skipped.items():
+            if not isinstance(reason, str):
+                raise TableError(f"skipped of {name!r} is {reason!r}, not a reason")
         return cls(
             _get(root, "model_sha256", str),
             calibrator,
             tensors,
-            _get(root, "parameters", dict, {}),
+            parameters,
             _get(root, "data", dict, {}),
-            _get(root, "n_batches", int, 0),
+            n_batches,
             _get(root, "complete", bool, True),
-            _get(root, "states", dict, {}),
-            _get(root, "skipped", dict, {}),
+            states,
+            skipped,
         )
 
 
@@ -217,8 +231,8 @@ def _tensor(name: str, entry: object) -> TensorRange:
     ends = {}
     for end in ("lo", "hi"):
         value = entry.get(end)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise TableError(f"tensor {name!r}: {end} is {value!r}, not a finite number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+            raise TableError(f"tensor {name!r}: {end} is {value!r:.40}, not a finite number")
         ends[end] = float(value)
     n_values, clipped = entry.get("n_values", 0), entry.get("clipped")
     if not isinstance(n_values, int) or n_values < 0:

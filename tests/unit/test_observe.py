@@ -216,6 +216,12 @@ def test_an_integer_input_is_left_out_with_the_reason() -> None:
     assert seen.skipped == {"ids": "it is int64, not floating-point"}
 
 
+def test_the_input_alone_needs_no_run() -> None:
+    batches = pictures(2, 8, 8)
+    seen = kept(small_net(), ["x"], batches)
+    assert all(np.array_equal(a, b["x"]) for a, b in zip(seen["x"], batches, strict=True))
+
+
 def test_scalars_and_scalar_inputs_are_observed() -> None:
     nodes = [helper.make_node("ReduceMean", ["x"], ["m"], keepdims=0), helper.make_node("Mul", ["m", "f"], ["y"])]
     model = model_of(nodes, [info("x", ["N"]), info("f", [])], ["y"])
