@@ -43,7 +43,7 @@ void tile(const QGemmBlock& q, size_t row) {
       WIA_STEP(2)
       WIA_STEP(3)
 #undef WIA_STEP
-          w += 16 * kLanes;
+      w += 16 * kLanes;
     }
     for (; k < q.segment_k; k += 4) {
       const size_t n = q.segment_k - k < 4 ? q.segment_k - k : 4;

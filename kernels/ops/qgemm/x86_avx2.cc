@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The AVX2 GEMM (6 x 16 and 8 x 8 tiles). AVX2 has no exact u8 * s8 dot product: vpmaddubsw
+// The AVX2 GEMM (4 or 6 x 16 and 8 x 8 tiles). AVX2 has no exact u8 * s8 dot product: vpmaddubsw
 // saturates the sum of two products to int16. So each panel takes the fastest of three ways that
 // its weights allow, decided when it is packed from the same-sign sums of the weights that meet in
 // one int16 (products of one sign bound every partial sum):
@@ -21,7 +21,6 @@ namespace {
 #include "ops/qgemm/x86_rows.inc"
 
 constexpr size_t kMaxVectors = 2;
-constexpr size_t kTileRows[2] = {8, 6};
 
 enum Way : int32_t { kPair, kTriple, kWords };
 
@@ -91,15 +90,39 @@ inline V four_bytes(const uint8_t* a) {
   return v_set32(four);
 }
 
-// acc += x * w for 4 bytes of K; x holds them in every 32 bits.
-template <Way kWay>
-inline __attribute__((always_inline)) V single(V acc, V x, const std::byte* w, V ones, V low) {
+// 4 bytes of K of all rows: x(r) holds those of row r in every 32 bits.
+template <int MR, int NV, Way kWay, class Bytes>
+inline __attribute__((always_inline)) void four_of_k(V (&acc)[MR][NV], const Bytes& x,
+                                                     const std::byte* w) {
   if constexpr (kWay == kWords) {
-    const V even = _mm256_madd_epi16(v_and(x, low), v_load(w));
-    const V odd = _mm256_madd_epi16(v_srl16(x, 8), v_load(w + kLanes * 4));
-    return v_add32(acc, v_add32(even, odd));
+    V even[NV], odd[NV];  // loaded once: loads, not products, would be the limit
+    const V low = v_set16(255);
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; ++v) {
+      even[v] = v_load(w + v * kLanes * 8);
+      odd[v] = v_load(w + v * kLanes * 8 + kLanes * 4);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < MR; ++r) {
+      const V four = x(r), x_even = v_and(four, low), x_odd = v_srl16(four, 8);
+#pragma GCC unroll 2
+      for (int v = 0; v < NV; ++v) {
+        acc[r][v] = v_add32(acc[r][v], v_add32(_mm256_madd_epi16(x_even, even[v]),
+                                               _mm256_madd_epi16(x_odd, odd[v])));
+      }
+    }
+  } else {
+    const V ones = v_set16(1);
+#pragma GCC unroll 8
+    for (int r = 0; r < MR; ++r) {
+      const V four = x(r);
+#pragma GCC unroll 2
+      for (int v = 0; v < NV; ++v) {
+        const V pairs = _mm256_maddubs_epi16(four, v_load(w + v * kLanes * 4));
+        acc[r][v] = v_add32(acc[r][v], _mm256_madd_epi16(pairs, ones));
+      }
+    }
   }
-  return v_add32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(x, v_load(w)), ones));
 }
 
 template <int MR, int NV, Way kWay>
@@ -107,7 +130,7 @@ void tile(const QGemmBlock& q, size_t row) {
   constexpr size_t kVector = kLanes * (kWay == kWords ? 8 : 4), kGroup = NV * kVector;
   const int32_t* bias = reinterpret_cast<const int32_t*>(q.panel);
   const std::byte* w = q.panel + NV * kLanes * 12 + 64;
-  const V ones = v_set16(1), low = v_set16(255);
+  [[maybe_unused]] const V ones = v_set16(1);
   V acc[MR][NV];
 #pragma GCC unroll 2
   for (int v = 0; v < NV; ++v) {
@@ -136,23 +159,13 @@ void tile(const QGemmBlock& q, size_t row) {
       }
     }
     for (; k < whole; k += 4) {
-#pragma GCC unroll 8
-      for (int r = 0; r < MR; ++r) {
-        const V x = four_bytes(a[r] + k);
-#pragma GCC unroll 2
-        for (int v = 0; v < NV; ++v)
-          acc[r][v] = single<kWay>(acc[r][v], x, w + v * kVector, ones, low);
-      }
+      four_of_k<MR, NV, kWay>(acc, [&](int r) { return four_bytes(a[r] + k); }, w);
       w += kGroup;
     }
     if (whole < q.segment_k) {
-#pragma GCC unroll 8
-      for (int r = 0; r < MR; ++r) {
-        const V x = v_set32(last_bytes(a[r] + whole, q.segment_k - whole));
-#pragma GCC unroll 2
-        for (int v = 0; v < NV; ++v)
-          acc[r][v] = single<kWay>(acc[r][v], x, w + v * kVector, ones, low);
-      }
+      const size_t rest = q.segment_k - whole;
+      four_of_k<MR, NV, kWay>(
+          acc, [&](int r) { return v_set32(last_bytes(a[r] + whole, rest)); }, w);
       w += kGroup;
     }
   }
@@ -161,7 +174,7 @@ void tile(const QGemmBlock& q, size_t row) {
 
 template <int NV, Way kWay>
 void block_of(const QGemmBlock& q) {
-  constexpr size_t kRows = kTileRows[NV - 1];
+  constexpr size_t kRows = NV == 1 ? 8 : kWay == kWords ? 4 : 6;
   for (size_t row = 0, left; row < q.n_rows;) {
     left = q.n_rows - row;
     const size_t tiles = (left + kRows - 1) / kRows, rows = (left + tiles - 1) / tiles;
@@ -179,10 +192,10 @@ void block_of(const QGemmBlock& q) {
         tile<4, NV, kWay>(q, row);
         break;
       case 5:
-        tile<5, NV, kWay>(q, row);
+        if constexpr (kRows >= 5) tile<5, NV, kWay>(q, row);
         break;
       case 6:
-        tile<6, NV, kWay>(q, row);
+        if constexpr (kRows >= 6) tile<6, NV, kWay>(q, row);
         break;
       case 7:
         if constexpr (kRows >= 7) tile<7, NV, kWay>(q, row);
