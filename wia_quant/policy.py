@@ -369,7 +369,16 @@ class _Planner:
             return True  # Q moves up to before it
         if not variables:
             return False
-        return all(self.native.get(v, False) for v in variables)
+        native = [self.native.get(v, False) for v in variables]
+        return any(native) and all(n or self._is_gate(v) for v, n in zip(variables, native, strict=True))
+
+    def _is_gate(self, value: str) -> bool:
+        """A bounded factor a channel, such as squeeze-and-excitation makes: quantizing it costs nothing."""
+        producer = self.model.producers.get(value)
+        if producer is None or producer.op_type not in ("Sigmoid", "HardSigmoid", "Tanh"):
+            return False
+        shape = self.model.shape(value)
+        return shape is not None and len(shape) == 4 and shape[2:] == (1, 1)
 
     def _want(self) -> None:
         """Which values some integer node, however far behind movers and elementwise ones, will read."""
