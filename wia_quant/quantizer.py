@@ -155,11 +155,11 @@ def quantize(
         "calibrator_parameters": dict(found.parameters),
         "seed": seed,
     }
-    draft = Draft(prepared.model, plan, found.ranges)
-    reasons = mixed_ranges(draft.model, plan, draft.ranges)
+    draft = Draft(prepared.model, plan, found.ranges, extremes=_extremes(found))
+    draft.keep_float.update(mixed_ranges(draft.model, plan, draft.ranges))
 
     def decided() -> Plan:
-        return decide(draft.model, scheme, prepared.excluded, device, keep_float=reasons)
+        return decide(draft.model, scheme, prepared.excluded, device, keep_float=draft.keep_float)
 
     draft.plan = decided()
     choices["algorithms"] = {}
@@ -178,6 +178,15 @@ def quantize(
         calibration={"data": dict(found.data), "n_batches": found.n_batches},
     )
     return QuantizedModel(written.model, plan, found, written.notes)
+
+
+def _extremes(table: CalibrationTable) -> dict[str, Range]:
+    """What the calibrators saw at most, where their states are in the table."""
+    return {
+        name: Range.around_zero(state["lo"], state["hi"])
+        for name, state in table.states.items()
+        if "lo" in state and "hi" in state
+    }
 
 
 def _given_table(table: str | Path | CalibrationTable | None, sha256: str) -> CalibrationTable | None:

@@ -56,7 +56,10 @@ def test_no_q_between_a_product_and_its_relu() -> None:
 
 def test_relu_and_clip_are_never_removed() -> None:
     proto = net(
-        [conv("c1", "x", "a"), node("Clip", ["a", "lo", "hi"], "b"), conv("c2", "b", "d"), node("Relu", ["d"], "e"), conv("c3", "e", "y")],
+        [
+            conv("c1", "x", "a"), node("Clip", ["a", "lo", "hi"], "b"), conv("c2", "b", "d"),
+            node("Relu", ["d"], "e"), conv("c3", "e", "y"),
+        ],
         C4 | {"lo": np.float32(0), "hi": np.float32(6)},
     )  # fmt: skip
     found = [n.op_type for n in quantized(proto, feeds()).model.graph.node]
@@ -299,7 +302,8 @@ def test_integers_are_never_quantized() -> None:
         node("MatMul", ["r", "w"], "y"),
     ]
     constants = {
-        "table": weights(300, 8), "zero": np.array([0]), "one": np.array([1]), "rest": np.array([-1, 8]), "w": weights(8, 4),
+        "table": weights(300, 8), "zero": np.array([0]), "one": np.array([1]),
+        "rest": np.array([-1, 8]), "w": weights(8, 4),
     }  # fmt: skip
     proto = model(nodes, {"x": ["N", 5]}, ["y"], constants, types={"x": TensorProto.INT64})
     written = quantized(proto, [{"x": np.arange(10).reshape(2, 5)}])

@@ -27,12 +27,16 @@ class Draft:
         plan: what becomes integers; made again by the caller if the graph changes.
         ranges: of the tensors in ``plan.observe``.
         weights: scales chosen instead of max |w| / 127.
+        extremes: the smallest and largest value ever seen of each tensor, where known.
+        keep_float: nodes that an algorithm wants float -> reason; the plan is made again with them.
     """
 
     model: Model
     plan: Plan
     ranges: dict[str, Range]
     weights: dict[WeightKey, Scales] = field(default_factory=dict)
+    extremes: dict[str, Range] = field(default_factory=dict)
+    keep_float: dict[str, str] = field(default_factory=dict)
 
     def grids(self) -> Grids:
         """Where the levels lie as things stand."""

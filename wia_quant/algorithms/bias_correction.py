@@ -19,13 +19,15 @@ from wia_quant.algorithms.base import Draft, Feeds, Progress
 from wia_quant.algorithms.local import Twin, products, run_beside
 from wia_quant.calibrators.base import State
 from wia_quant.graph import Graph, Model, Node
+from wia_quant.policy import WeightPlan
 
 
 def bias_correction(draft: Draft, batches: Sequence[Feeds], progress: Progress | None) -> dict[str, Any]:
     """Correct the bias of every product that has, or can have, one."""
     shifts: dict[str, str] = {}
 
-    def differences(twin: Twin, node: Node) -> list[str]:
+    def differences(twin: Twin, node: Node, use: WeightPlan) -> list[str]:
+        twin.add(node, use)
         name = twin.by_channel(node, twin.emit("Sub", [twin.exact, twin.rounded], f"{node.name}/difference"))
         shifts[node.name] = name
         return [name]

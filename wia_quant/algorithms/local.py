@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
-from wia_quant.affine import dequantize
+from wia_quant.affine import QParams, dequantize
 from wia_quant.algorithms.base import Draft, Feeds, Progress
 from wia_quant.calibrators import Observer
+from wia_quant.calibrators.base import State
 from wia_quant.graph import Graph, Model, Node, make_node
 from wia_quant.grids import Grids
 from wia_quant.observe import Observations, observe
@@ -32,13 +35,13 @@ def products(draft: Draft) -> list[tuple[Node, WeightPlan]]:
 def run_beside(
     draft: Draft,
     batches: Sequence[Feeds],
-    values: Callable[[Twin, Node], Collection[str]],
+    values: Callable[[Twin, Node, WeightPlan], Collection[str]],
     make: Callable[[], Observer],
     progress: Progress | None,
 ) -> Observations:
     """Observe, for every product, what ``values`` adds to the instrumented copy of the float model."""
     twin = Twin(draft)
-    wanted = [name for node, use in products(draft) for name in values(twin.add(node, use), node)]
+    wanted = [name for node, use in products(draft) for name in values(twin, node, use)]
     return observe(twin.finish(), wanted, batches, make, progress=progress, n_batches=len(batches))
 
 
@@ -55,18 +58,20 @@ class Twin:
         self._grids: Grids = draft.grids()
         self.model = Model(draft.model.to_proto())
         self.graph: Graph = self.model.main
-        self._rounded_inputs: dict[str, str] = {}
+        self._rounded_inputs: dict[tuple[str, float, int], str] = {}
         self.exact, self.rounded = "", ""
         self._channels = 0
 
-    def add(self, node: Node, use: WeightPlan) -> Twin:
-        """The twin of ``node``; ``exact`` and ``rounded`` name the two results."""
+    def add(self, node: Node, use: WeightPlan, grid: QParams | None = None) -> Twin:
+        """The twin of ``node``, its input on ``grid`` instead of that of the draft."""
         draft, scale = self._draft, self._grids.weights[(use.tensor, use.axis)]
         quantized = quantize_weight(draft.model.floats(use.tensor), scale, use.axis, use.qtype)
         weight = self.model.add_constant(
             self.graph, f"{node.name}/twin/weight", dequantize(quantized.levels, quantized.qparams).astype(np.float32)
         )
-        twin = Node(node.op_type, [self._rounded(node.inputs[0]), weight, *node.inputs[2:]], [], f"{node.name}/twin")
+        twin = Node(
+            node.op_type, [self._rounded(node.inputs[0], grid), weight, *node.inputs[2:]], [], f"{node.name}/twin"
+        )
         twin.attributes = dict(node.attributes)
         self._channels = int(quantized.levels.shape[-1 if node.op_type == "MatMul" else use.axis or 0])
         self.exact, self.rounded = node.outputs[0], self._emit(twin, f"{node.name}/twin")
@@ -89,19 +94,20 @@ class Twin:
         self.model.sort()
         return self.model.to_proto()
 
-    def _rounded(self, name: str) -> str:
+    def _rounded(self, name: str, grid: QParams | None) -> str:
         """``name`` put on its grid; itself when it stays float."""
         if name not in self._draft.plan.activations:
             return name
-        if name not in self._rounded_inputs:
-            qparams = self._grids.of(self._draft.plan, name)
+        qparams = grid or self._grids.of(self._draft.plan, name)
+        key = (name, float(qparams.scale), int(qparams.zero_point))
+        if key not in self._rounded_inputs:
             scale = self.model.add_constant(self.graph, f"{name}/twin/scale", qparams.scale)
             zero_point = self.model.add_constant(self.graph, f"{name}/twin/zero_point", qparams.zero_point)
             levels = self.emit("QuantizeLinear", [name, scale, zero_point], f"{name}/twin/quantize")
-            self._rounded_inputs[name] = self.emit(
+            self._rounded_inputs[key] = self.emit(
                 "DequantizeLinear", [levels, scale, zero_point], f"{name}/twin/dequantize"
             )
-        return self._rounded_inputs[name]
+        return self._rounded_inputs[key]
 
     def _emit(self, node: Node, base: str) -> str:
         result = self.model.fresh(f"{base}/result")
@@ -109,3 +115,30 @@ class Twin:
         self.graph.nodes.append(node)
         self.model.owners[result] = self.graph
         return result
+
+
+class Power:
+    """The mean square of everything observed."""
+
+    def __init__(self) -> None:
+        self.n_values = 0
+        self._total = 0.0
+
+    def observe(self, x: npt.NDArray[Any]) -> None:
+        flat = x.reshape(-1).astype(np.float64)
+        self.n_values += flat.size
+        self._total += float(flat @ flat)
+
+    def mean(self) -> float:
+        """0 until a value was observed."""
+        return self._total / max(1, self.n_values)
+
+    def merge(self, other: Self) -> None:
+        raise NotImplementedError("powers are measured in one process")
+
+    def state(self) -> State:
+        raise NotImplementedError("powers are not stored")
+
+    @classmethod
+    def from_state(cls, state: State) -> Self:
+        raise NotImplementedError("powers are not stored")
