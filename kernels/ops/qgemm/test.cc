@@ -108,7 +108,7 @@ std::vector<std::pair<const char*, QEpilogue>> epilogues(const Case& c) {
   QEpilogue residual = plain;
   residual.residual = c.residual.data();
   residual.ld_residual = c.ld_out;
-  residual.sum_a_zero_point = 117;
+  residual.sum_a_zero_point = 121;
   residual.sum_b_zero_point = 90;
   residual.sum_zero_point = 40;
   residual.sum_a_multiplier = 0.7f;
