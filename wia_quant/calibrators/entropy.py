@@ -15,7 +15,7 @@ from wia_quant.calibrators.histogram import Histogram, coarsened
 FloatArray = npt.NDArray[np.float64]
 
 #: Bins of magnitude that thresholds are chosen from; between half of it and all are in use.
-MAX_MAGNITUDES: Final = 4096
+MAX_MAGNITUDES: Final = 2048
 
 #: Levels of the magnitudes: half of an 8-bit grid, as in Migacz, "8-bit Inference with TensorRT", 2017.
 LEVELS: Final = 128

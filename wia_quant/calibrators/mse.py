@@ -15,12 +15,12 @@ from wia_quant.calibrators.histogram import Histogram
 FloatArray = npt.NDArray[np.float64]
 
 #: The ends are first shrunk by these powers of two, then searched around the best in finer steps.
-COARSE: Final = 2.0 ** (-np.arange(49) / 4.0)
-FINE: Final = tuple(2.0 ** (np.linspace(-1.0, 1.0, 17) * reach) for reach in (1.0, 0.25, 0.0625))
+COARSE: Final = 2.0 ** (-np.arange(25) / 2.0)
+FINE: Final = tuple(2.0 ** (np.linspace(-1.0, 1.0, 9) * reach) for reach in (0.5, 0.125, 0.03125))
 
 #: Bins this near to 0 keep their width for the search; of the others, this many become one.
 NEAR_ZERO: Final = 64
-MERGED: Final = 4
+MERGED: Final = 8
 
 
 class Mse:
