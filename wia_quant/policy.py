@@ -502,14 +502,20 @@ class _Planner:
                 weights.append(WeightPlan(value, node.name, i, axis, qtype))
             else:
                 readers.setdefault(value, set()).add(node.name)
-        if node.input(2) and self.scheme.activations is not None:
+        if node.input(2) and self._int32_bias:
             biases.append(BiasPlan(node.inputs[2], node.name, 2, node.name))
         end = self._end(node)
         if self.wanted.get(end, False):
             made.add(end)
 
+    @property
+    def _int32_bias(self) -> bool:
+        """Sums of 16-bit activations do not fit int32: their bias stays float."""
+        activations = self.scheme.activations
+        return activations is not None and activations.dtype.itemsize == 1
+
     def _fused(self, node: Node, biases: list[BiasPlan], readers: dict[str, set[str]]) -> None:
-        if node.op_type == "Add" and self.lines[node.name].kind is Kind.BINARY and self.scheme.activations:
+        if node.op_type == "Add" and self.lines[node.name].kind is Kind.BINARY and self._int32_bias:
             product = self.fused[node.name]
             for i, value in enumerate(node.inputs):
                 if self.model.array(value) is not None:
