@@ -51,12 +51,13 @@ class QType:
 INT8: Final = QType("int8", np.dtype(np.int8), -128, 127)
 UINT8: Final = QType("uint8", np.dtype(np.uint8), 0, 255)
 INT8_NARROW: Final = QType("int8_narrow", np.dtype(np.int8), -127, 127, symmetric=True)
+INT4_NARROW: Final = QType("int4_narrow", np.dtype(np.int8), -7, 7, symmetric=True)  # a level to an int8, until stored
 INT8_SYMMETRIC: Final = QType("int8_symmetric", np.dtype(np.int8), -128, 127, symmetric=True)
 INT16_SYMMETRIC: Final = QType("int16_symmetric", np.dtype(np.int16), -32767, 32767, symmetric=True)
 INT32: Final = QType("int32", np.dtype(np.int32), -(2**31), 2**31 - 1, symmetric=True)
 
 QTYPES: Final = MappingProxyType(
-    {t.name: t for t in (INT8, UINT8, INT8_NARROW, INT8_SYMMETRIC, INT16_SYMMETRIC, INT32)}
+    {t.name: t for t in (INT8, UINT8, INT4_NARROW, INT8_NARROW, INT8_SYMMETRIC, INT16_SYMMETRIC, INT32)}
 )
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from wia_quant.affine import QParams, Range, choose_qparams
+from wia_quant.affine import QParams, Range, choose_qparams, dequantize
 from wia_quant.errors import CalibrationError
 from wia_quant.graph import Model, Node
 from wia_quant.policy import Plan, WeightPlan
-from wia_quant.weights import least_scales, weight_scales
+from wia_quant.weights import block_scales, least_scales, quantize_blocks, quantize_weight, weight_scales
 
 #: A weight on one grid: the tensor and the axis with scales of its own.
 WeightKey = tuple[str, int | None]
@@ -58,6 +58,10 @@ def choose_grids(
     grids = Grids(activations, {})
     nodes = {node.name: node for _, node in model.nodes()}
     for (tensor, axis), uses in uses_of_weights(plan).items():
+        if uses[0].block:
+            assert axis is not None
+            grids.weights[(tensor, axis)] = block_scales(model.floats(tensor), axis, uses[0].block, uses[0].qtype)
+            continue
         chosen = (weights or {}).get((tensor, axis))
         scale = weight_scales(model.floats(tensor), axis, uses[0].qtype) if chosen is None else chosen
         for use in uses:
@@ -91,6 +95,16 @@ def group_ranges(model: Model, plan: Plan, ranges: Mapping[str, Range]) -> dict[
         if activation.group not in spans:
             raise CalibrationError(f"tensor {name!r} has no range: no calibration sample gave it a value")
     return {g: Range(min(r.lo for r in rs), max(r.hi for r in rs)) for g, rs in spans.items()}
+
+
+def rounded_weight(w: npt.NDArray[np.float32], scale: Scales, use: WeightPlan) -> npt.NDArray[np.float32]:
+    """What the levels of a weight say, shape of ``w``."""
+    if use.block and use.axis is not None:
+        levels = quantize_blocks(w, scale, use.axis, use.block, use.qtype)
+        spread = np.take(np.repeat(scale, use.block, axis=use.axis), np.arange(w.shape[use.axis]), axis=use.axis)
+        return levels.astype(np.float32) * spread
+    quantized = quantize_weight(w, scale, use.axis, use.qtype)
+    return dequantize(quantized.levels, quantized.qparams)
 
 
 def channel_of_scale(product: Node, n_scales: int, n_channels: int) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from wia_quant.affine import INT8, INT8_NARROW, INT16_SYMMETRIC, QType, Range
+from wia_quant.affine import INT4_NARROW, INT8, INT8_NARROW, INT16_SYMMETRIC, QType, Range
 from wia_quant.errors import PolicyError, UsageError
 from wia_quant.graph import Model, Node
 from wia_quant.operators import Kind, Operator, Role, operator
@@ -29,12 +29,16 @@ class Scheme:
         activations: the grid of activations; None quantizes weights only.
         opset: the oldest operator set that can say it.
         summary: one line for people.
+        matrices: the grid of the weights of matrix products and embeddings, where it differs.
+        block: weights of ``matrices`` a scale, along the axis that is summed; 0 is one scale a channel.
     """
 
     weights: QType | None
     activations: QType | None
     opset: int
     summary: str
+    matrices: QType | None = None
+    block: int = 0
 
 
 SCHEMES: Final = MappingProxyType(
@@ -42,6 +46,14 @@ SCHEMES: Final = MappingProxyType(
         "w8a8": Scheme(INT8_NARROW, INT8, 13, "int8 weights by channel, int8 activations"),
         "w8a16": Scheme(INT8_NARROW, INT16_SYMMETRIC, 21, "int8 weights by channel, int16 activations"),
         "w8": Scheme(INT8_NARROW, None, 13, "int8 weights by channel, float activations"),
+        "w4": Scheme(
+            INT8_NARROW,
+            None,
+            21,
+            "int4 weights of matrix products in blocks of 32, int8 convolutions, float activations",
+            INT4_NARROW,
+            32,
+        ),
     }
 )
 
@@ -64,6 +76,7 @@ class WeightPlan:
         index: which input of the node.
         axis: the axis with a scale of its own; None is one scale for all.
         qtype: the grid.
+        block: weights along ``axis`` that share a scale; 0: all of a channel do.
     """
 
     tensor: str
@@ -71,6 +84,7 @@ class WeightPlan:
     index: int
     axis: int | None
     qtype: QType
+    block: int = 0
 
 
 @dataclass(frozen=True)
@@ -497,6 +511,9 @@ class _Planner:
         for i, value in enumerate(node.inputs[:2]):
             array = self.model.array(value)
             if i == 1 and array is not None and array.ndim >= 2 and line.weight_axis is not None:
+                if self.scheme.block and array.ndim == 2 and node.op_type in ("Gemm", "MatMul"):
+                    weights.append(self._blocked(value, node.name, i, 1 - line.weight_axis(node, 2)))
+                    continue
                 by_channel = self.target is None or self.target.per_channel
                 axis = line.weight_axis(node, array.ndim) if by_channel and _one_matrix(node, array.ndim) else None
                 weights.append(WeightPlan(value, node.name, i, axis, qtype))
@@ -507,6 +524,10 @@ class _Planner:
         end = self._end(node)
         if self.wanted.get(end, False):
             made.add(end)
+
+    def _blocked(self, tensor: str, node: str, index: int, axis: int) -> WeightPlan:
+        assert self.scheme.matrices is not None
+        return WeightPlan(tensor, node, index, axis, self.scheme.matrices, self.scheme.block)
 
     @property
     def _int32_bias(self) -> bool:
@@ -523,7 +544,11 @@ class _Planner:
 
     def _embedding(self, node: Node, weights: list[WeightPlan]) -> None:
         qtype, array = self.scheme.weights, self.model.array(node.inputs[0])
-        if qtype is not None and array is not None and array.size >= SMALL_EMBEDDING:
+        if qtype is None or array is None or array.size < SMALL_EMBEDDING:
+            return
+        if self.scheme.block:
+            weights.append(self._blocked(node.inputs[0], node.name, 0, 1))
+        else:
             weights.append(WeightPlan(node.inputs[0], node.name, 0, 0, qtype))
 
     def _region_node(self, node: Node, readers: dict[str, set[str]], made: set[str]) -> None:

@@ -10,15 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from wia_quant.affine import QParams, dequantize
+from wia_quant.affine import QParams
 from wia_quant.algorithms.base import Draft, Feeds, Progress
 from wia_quant.calibrators import Observer
 from wia_quant.calibrators.base import State
 from wia_quant.graph import Graph, Model, Node, make_node
-from wia_quant.grids import Grids
+from wia_quant.grids import Grids, rounded_weight
 from wia_quant.observe import Observations, observe
 from wia_quant.policy import WeightPlan
-from wia_quant.weights import quantize_weight
 
 
 def products(draft: Draft) -> list[tuple[Node, WeightPlan]]:
@@ -65,15 +64,15 @@ class Twin:
     def add(self, node: Node, use: WeightPlan, grid: QParams | None = None) -> Twin:
         """The twin of ``node``, its input on ``grid`` instead of that of the draft."""
         draft, scale = self._draft, self._grids.weights[(use.tensor, use.axis)]
-        quantized = quantize_weight(draft.model.floats(use.tensor), scale, use.axis, use.qtype)
-        weight = self.model.add_constant(
-            self.graph, f"{node.name}/twin/weight", dequantize(quantized.levels, quantized.qparams).astype(np.float32)
-        )
+        w = draft.model.floats(use.tensor)
+        weight = self.model.add_constant(self.graph, f"{node.name}/twin/weight", rounded_weight(w, scale, use))
         twin = Node(
             node.op_type, [self._rounded(node.inputs[0], grid), weight, *node.inputs[2:]], [], f"{node.name}/twin"
         )
         twin.attributes = dict(node.attributes)
-        self._channels = int(quantized.levels.shape[-1 if node.op_type == "MatMul" else use.axis or 0])
+        self._channels = (
+            int(w.shape[0 if node.integer("transB", 0) else -1]) if node.op_type in ("Gemm", "MatMul") else 0
+        )
         self.exact, self.rounded = node.outputs[0], self._emit(twin, f"{node.name}/twin")
         return self
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from wia_quant.affine import quantize
 from wia_quant.graph import Graph, Model, Node, make_node
 from wia_quant.grids import Grids, Scales, channel_of_scale, uses_of_weights
 from wia_quant.policy import Plan, WeightPlan
-from wia_quant.weights import QuantizedWeight, quantize_bias, quantize_weight
+from wia_quant.weights import QuantizedWeight, quantize_bias, quantize_blocks, quantize_weight
 
 
 @dataclass
@@ -82,9 +83,12 @@ class _Writer:
         w = self.model.floats(tensor)
         qtype = uses[0].qtype
         scale = self.grids.weights[(tensor, axis)]
-        quantized = quantize_weight(w, scale, axis, qtype)
         graph = self.model.owners[tensor]
-        value = self._dequantized(graph, tensor, quantized)
+        if uses[0].block:
+            assert axis is not None
+            value = self._dequantized_blocks(graph, tensor, w, scale, axis, uses[0])
+        else:
+            value = self._dequantized(graph, tensor, quantize_weight(w, scale, axis, qtype))
         for use in uses:
             node = self.nodes[use.node]
             node.inputs[use.index] = value
@@ -119,6 +123,23 @@ class _Writer:
         scale = self.model.add_constant(graph, f"{base}/scale", qparams.scale)
         zero_point = self.model.add_constant(graph, f"{base}/zero_point", qparams.zero_point)
         return self._dequantize(graph, base, stored, scale, zero_point, qparams.axis)
+
+    def _dequantized_blocks(
+        self, graph: Graph, base: str, w: npt.NDArray[np.float32], scale: Scales, axis: int, use: WeightPlan
+    ) -> str:
+        levels = quantize_blocks(w, scale, axis, use.block, use.qtype)
+        stored = self.model.add_tensor(graph, self.model.fresh(f"{base}/quantized"), _int4(levels))
+        scale_name = self.model.add_constant(graph, f"{base}/scale", scale)
+        result = self.model.fresh(f"{base}/dequantized")
+        node = make_node(
+            "DequantizeLinear",
+            [stored, scale_name],
+            [result],
+            self._node_name(f"{base}/dequantize"),
+            {"axis": axis, "block_size": use.block},
+        )
+        self._add(graph, node)
+        return result
 
     def _dequantize(self, graph: Graph, base: str, stored: str, scale: str, zero_point: str, axis: int | None) -> str:
         result = self.model.fresh(f"{base}/dequantized")
@@ -205,3 +226,12 @@ class _Writer:
             i += 1
             name = f"{base}_{i}"
         return name
+
+
+def _int4(levels: npt.NDArray[np.int8]) -> onnx.TensorProto:
+    """Two levels a byte, the first in the low half; an odd last one is followed by zero."""
+    flat = levels.reshape(-1).astype(np.uint8) & 0x0F
+    flat = np.append(flat, np.zeros(flat.size % 2, np.uint8))
+    tensor = onnx.TensorProto(data_type=onnx.TensorProto.INT4, dims=levels.shape)
+    tensor.raw_data = (flat[0::2] | (flat[1::2] << 4)).tobytes()
+    return tensor
