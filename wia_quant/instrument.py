@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from wia_quant.errors import CalibrationError
+from wia_quant.lift import subgraphs
 
 #: Prefix of the outputs that hold the sizes of tensors.
 SIZE_PREFIX = "wia.size."
@@ -35,35 +36,9 @@ class Piece:
 def node_inputs(node: NodeProto) -> set[str]:
     """Every tensor the node reads, also from within its subgraphs; absent optional ones left out."""
     read = {name for name in node.input if name}
-    for attribute in node.attribute:
-        for graph in subgraphs(attribute):
-            read |= _free_names(graph)
+    for graph in subgraphs(node):
+        read |= _free_names(graph)
     return read
-
-
-def subgraphs(attribute: AttributeProto) -> Iterator[GraphProto]:
-    """The graphs that an attribute holds."""
-    if attribute.type == AttributeProto.GRAPH:
-        yield attribute.g
-    yield from attribute.graphs
-
-
-def check_tensors(model: ModelProto, tensors: Collection[str]) -> None:
-    """CalibrationError if one of ``tensors`` is not computed by, or given to, the main graph."""
-    graph = model.graph
-    known = {name for node in graph.node for name in node.output} | {v.name for v in graph.input}
-    for name in tensors:
-        if name in known:
-            continue
-        for node in graph.node:
-            for attribute in node.attribute:
-                for inner in subgraphs(attribute):
-                    if name in _made_names(inner):
-                        raise CalibrationError(
-                            f"tensor {name!r} is inside the subgraph {attribute.name!r} of {node.op_type} "
-                            f"{node.name!r}; only tensors of the main graph are observed: leave it out"
-                        )
-        raise CalibrationError(f"tensor {name!r} is not in the model")
 
 
 def cut(model: ModelProto, tensors: Collection[str], n_bytes: Mapping[str, int], budget: int) -> list[Piece]:
@@ -189,15 +164,6 @@ def _needed(graph: GraphProto, reads: Sequence[set[str]], wanted: set[str]) -> l
             kept.append(i)
             pending |= reads[i]
     return kept[::-1]
-
-
-def _made_names(graph: GraphProto) -> set[str]:
-    names = {name for node in graph.node for name in node.output}
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in subgraphs(attribute):
-                names |= _made_names(inner)
-    return names
 
 
 def _free_names(graph: GraphProto) -> set[str]:

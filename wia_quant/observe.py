@@ -33,12 +33,12 @@ from wia_quant.inputs import as_model_inputs
 from wia_quant.instrument import (
     SIZE_PREFIX,
     Piece,
-    check_tensors,
     cut,
     merged,
     piece_model,
     sizes_model,
 )
+from wia_quant.lift import lifted
 
 Progress = Callable[[int, int | None, str], None]
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -117,8 +117,9 @@ def observe(
 
     Args:
         model: it is not changed.
-        tensors: names of tensors of the main graph, inputs and outputs included. One that is not of a
-            floating type is left out, with the reason in ``skipped``.
+        tensors: names of tensors, inputs and outputs included; also of tensors within If, Loop and Scan, of which
+            all branches and iterations are shown under the one name. One that is not of a floating type is left
+            out, with the reason in ``skipped``.
         batches: {input name: array}, read one at a time.
         make: makes the calibrator of one tensor, as the constructors in CALIBRATORS do.
         progress: called as ``progress(batches done, total, "calibrating")``.
@@ -167,12 +168,12 @@ class Instrumented:
         self._files = tempfile.TemporaryDirectory(prefix="wia-quant-")
         try:
             self._model, self._folder = _loaded(model, Path(self._files.name))
-            check_tensors(self._model, tensors)
+            self._model, self._names = lifted(self._model, tensors)
             self._required = [i.name for i in as_model_inputs(self._model)]
         except BaseException:
             self._files.cleanup()
             raise
-        self._tensors = tuple(dict.fromkeys(tensors))
+        self._tensors = tuple(self._names)
         self._threads, self._budget = threads, budget
         self._pieces: list[tuple[Piece, ort.InferenceSession]] = []
         self._types: dict[str, str] = {}
@@ -220,8 +221,8 @@ class Instrumented:
             shown = {n: v for n, v in zip(outputs, results, strict=True) if n in piece.shown}
             del results
             for name in piece.shown:
-                if name in shown and name not in self.skipped:
-                    yield name, _view(shown[name], self._types[name])
+                if name in shown and self._names[name] not in self.skipped:
+                    yield self._names[name], _view(shown[name], self._types[name])
                 shown.pop(name, None)
             later = {n for p, _ in self._pieces[k + 1 :] for n in p.feeds}
             values = {n: v for n, v in values.items() if n in later}
@@ -247,7 +248,9 @@ class Instrumented:
                 if name in piece.gives:
                     types[name] = onnx.helper.make_tensor_value_info(name, _TENSOR_TYPES[kind], None)
                 if name in piece.shown and kind not in _FLOATS:
-                    self.skipped[name] = f"it is {kind.removeprefix('tensor(').removesuffix(')')}, not floating-point"
+                    self.skipped[self._names[name]] = (
+                        f"it is {kind.removeprefix('tensor(').removesuffix(')')}, not floating-point"
+                    )
             sessions.append(session)
             k += 1
         self._pieces = list(zip(pieces, sessions, strict=True))

@@ -318,9 +318,58 @@ def test_what_only_a_branch_reads_reaches_it_across_a_cut(budget: int) -> None:
     assert [v.tolist() for v in seen["y"]] == [[3.0, -0.5], [-3.0, 0.0]]
 
 
-def test_a_tensor_within_a_branch_is_refused_with_its_place() -> None:
-    with pytest.raises(CalibrationError, match=r"'t' is inside the subgraph 'then_branch' of If"):
-        observe(branching(), ["t"], [{"x": np.ones(1, np.float32)}], MinMax)
+@pytest.mark.parametrize("budget", [1, 1 << 30])
+def test_tensors_within_branches_are_observed_when_their_branch_is_taken(budget: int) -> None:
+    batches = [{"x": np.array([1.0, -0.5], np.float32)}, {"x": np.array([-3.0, 1.0], np.float32)}]
+    model = branching()
+    before = model.SerializeToString(deterministic=True)
+    seen = kept(model, ["t", "e", "y"], batches, budget=budget)
+    assert [v.tolist() for v in seen["t"]] == [[2.0, 0.0], []]
+    assert [v.tolist() for v in seen["e"]] == [[], [-0.0, -1.0]]
+    assert [v.tolist() for v in seen["y"]] == [[3.0, -0.5], [-3.0, 0.0]]
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_a_branch_never_taken_has_no_value() -> None:
+    seen = observe(branching(), ["t", "e"], [{"x": np.ones(2, np.float32)}], MinMax)
+    assert (seen["t"].n_values, seen["e"].n_values) == (2, 0)
+
+
+def test_tensors_of_one_name_in_both_branches_share_their_values() -> None:
+    model = branching()
+    (conditional,) = [n for n in model.graph.node if n.op_type == "If"]
+    for attribute in conditional.attribute:
+        attribute.g.node[0].output[0] = attribute.g.output[0].name = "same"
+    batches = [{"x": np.array([1.0], np.float32)}, {"x": np.array([-3.0], np.float32)}]
+    seen = observe(model, ["same"], batches, MinMax)
+    assert seen["same"].n_values == 2
+
+
+def test_a_branch_within_a_branch_is_observed() -> None:
+    node = helper.make_node
+    deep = helper.make_graph([node("Mul", ["a", "two"], ["deep"])], "deep", [], [info("deep", None)])
+    flat = helper.make_graph([node("Identity", ["a"], ["flat"])], "flat", [], [info("flat", None)])
+    inner = node("If", ["c"], ["inner"], then_branch=deep, else_branch=flat)
+    then = helper.make_graph([inner], "then", [], [info("inner", None)])
+    model = branching()
+    (conditional,) = [n for n in model.graph.node if n.op_type == "If"]
+    for attribute in conditional.attribute:
+        if attribute.name == "then_branch":
+            attribute.g.CopyFrom(then)
+    seen = kept(model, ["deep", "inner", "flat"], [{"x": np.array([3.0], np.float32)}], budget=1)
+    assert {name: [v.tolist() for v in values] for name, values in seen.items()} == {
+        "deep": [[6.0]],
+        "inner": [[6.0]],
+        "flat": [[]],
+    }
+
+
+def test_a_tensor_within_another_operators_graph_is_refused() -> None:
+    body = helper.make_graph([helper.make_node("Neg", ["x"], ["inside"])], "b", [], [info("inside", None)])
+    node = helper.make_node("Repeat", ["x"], ["y"], domain="my.own", body=body)
+    model = model_of([node], [info("x", ["N"])], ["y"])
+    with pytest.raises(CalibrationError, match="'inside' is within Repeat"):
+        observe(model, ["inside"], [{"x": np.ones(1, np.float32)}], MinMax)
 
 
 def test_a_loop_runs_across_a_cut() -> None:
@@ -342,8 +391,24 @@ def test_a_loop_runs_across_a_cut() -> None:
         ["y"],
         {"times": np.array(3, np.int64)},
     )
-    seen = kept(model, ["start", "step", "end", "y"], [{"x": np.array([2.0], np.float32)}], budget=1)
+    seen = kept(model, ["start", "step", "end", "y", "next"], [{"x": np.array([2.0], np.float32)}], budget=1)
     assert seen["end"][0].tolist() == [14.0]
+    assert seen["next"][0].tolist() == [[6.0], [10.0], [14.0]]
+
+
+def test_every_step_of_a_scan_is_observed() -> None:
+    node = helper.make_node
+    body = helper.make_graph(
+        [node("Add", ["sum", "element"], ["next"]), node("Mul", ["next", "next"], ["square"])],
+        "body",
+        [info("sum", [1]), info("element", [1])],
+        [info("next", [1]), info("square", [1])],
+    )
+    scan = node("Scan", ["zero", "x"], ["total", "squares"], body=body, num_scan_inputs=1, scan_output_axes=[0])
+    model = model_of([scan], [info("x", ["N", 1])], ["total", "squares"], {"zero": np.zeros(1, np.float32)})
+    seen = kept(model, ["next", "squares"], [{"x": np.array([[1.0], [2.0]], np.float32)}])
+    assert seen["next"][0].tolist() == [[1.0], [3.0]]
+    assert seen["squares"][0].tolist() == [[1.0], [9.0]]
 
 
 @pytest.mark.parametrize("budget", [1, 1 << 30])
