@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
@@ -23,6 +22,7 @@ from wia_quant.graph import read_proto
 from wia_quant.labels import Labels, labels_of_folders, load_labels
 from wia_quant.layers import LayerProbe
 from wia_quant.preprocess import Preprocess
+from wia_quant.recipe import recorded_preprocess
 
 Progress = Callable[[int, int | None, str], None]
 #: The float model runs here: the executor that has every operator.
@@ -81,7 +81,12 @@ def evaluate(
     other = None if reference is None else _bytes(reference)
     run_reference = None if other is None else make_executor(REFERENCE_EXECUTOR, other, threads)
     dataset = open_data(
-        data, run.inputs(), preprocess=preprocess or _recorded(subject), samples=samples, seed=seed, strict=strict
+        data,
+        run.inputs(),
+        preprocess=preprocess or recorded_preprocess(_metadata(subject)),
+        samples=samples,
+        seed=seed,
+        strict=strict,
     )
     probe = None if not layers or other is None else LayerProbe.of(read_proto(subject), read_proto(other))
     judge = evaluator or make_evaluator(task)
@@ -164,12 +169,8 @@ def _identity(model: str | Path | bytes, content: bytes) -> dict[str, Any]:
     return {"path": path, "sha256": sha256(content).hexdigest(), "bytes": len(content)}
 
 
-def _recorded(content: bytes) -> Mapping[str, Any] | None:
-    """The preprocessing that a wia-quantized model was calibrated with."""
-    proto = read_proto(content)
-    text = next((p.value for p in proto.metadata_props if p.key == "wia.calibration"), "{}")
-    spec = json.loads(text).get("preprocess")
-    return spec if isinstance(spec, dict) else None
+def _metadata(content: bytes) -> dict[str, str]:
+    return {p.key: p.value for p in read_proto(content).metadata_props}
 
 
 def _data(dataset: Dataset, n: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from wia_quant import files
 from wia_quant.data import open_data
+from wia_quant.recipe import recorded_preprocess
 from wia_quant.runtime import Session
 
 ProgressCallback = Callable[[int, int | None, str], None]
@@ -118,13 +119,6 @@ def run_model(
         p90_ms=float(np.percentile(latencies, 90)),
         data=dataset.summary.to_json(),
     )
-
-
-def recorded_preprocess(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """How the pictures were made into inputs when the model was calibrated; None where it does not say."""
-    calibration = json.loads(metadata.get("wia.calibration", "{}"))
-    spec = calibration.get("data", {}).get("preprocess")
-    return spec if isinstance(spec, dict) else None
 
 
 def _answer(sample: str, name: str, value: npt.NDArray[np.generic], latency_ms: float) -> Answer:

@@ -27,7 +27,9 @@ from wia_quant.qdq import DEQUANTIZE, QUANTIZE, GraphView, view_model
 Feed = Mapping[str, npt.NDArray[Any]]
 
 #: Prefixes of the copies; the float model keeps its names.
-_ALONE, _WHOLE = "alone::", "whole::"
+ALONE, WHOLE = "alone::", "whole::"
+#: Bins of a layer's histogram; they span its grid and half of that again on both sides.
+N_BINS: Final = 64
 _PRODUCTS: Final = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
@@ -65,6 +67,7 @@ class _Sums:
     whole_squared: float = 0.0
     clipped: int = 0
     n: int = 0
+    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(N_BINS, np.int64))
 
 
 @dataclass
@@ -87,7 +90,7 @@ class LayerProbe:
         Raises:
             EvaluationError: the two share no tensor, inputs included.
         """
-        layers, model = _combine(quantized, reference)
+        layers, model = combine(quantized, reference)
         return LayerProbe(layers, model)
 
     def observe(self, batches: Iterable[Feed], progress: Callable[[int, int | None, str], None] | None = None) -> None:
@@ -97,13 +100,21 @@ class LayerProbe:
         for done, batch in enumerate(batches, 1):
             found = self._run.run(batch)
             for layer in self.layers:
-                self._add(layer, found[layer.tensor], found[_ALONE + layer.result], found[_WHOLE + layer.result])
+                self._add(layer, found[layer.tensor], found[ALONE + layer.result], found[WHOLE + layer.result])
             if progress:
                 progress(done, None, "measuring layers")
 
     def errors(self) -> tuple[LayerError, ...]:
         """The figures over everything observed."""
         return tuple(_error(layer, self._sums[layer.result]) for layer in self.layers if layer.result in self._sums)
+
+    def histograms(self) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+        """Node -> (counts [64], edges [65]) of the float values, the ends taking what lies beyond them."""
+        return {
+            layer.node: (self._sums[layer.result].counts, _edges(layer))
+            for layer in self.layers
+            if layer.result in self._sums and math.isfinite(layer.lo)
+        }
 
     def _add(self, layer: Layer, real: npt.NDArray[Any], alone: npt.NDArray[Any], whole: npt.NDArray[Any]) -> None:
         if not np.issubdtype(real.dtype, np.floating) or real.shape != alone.shape:
@@ -117,6 +128,14 @@ class LayerProbe:
         s.whole_squared += float(w @ w)
         s.clipped += int(((x < layer.lo) | (x > layer.hi)).sum())
         s.n += x.size
+        if math.isfinite(layer.lo):
+            edges = _edges(layer)
+            s.counts += np.histogram(np.clip(x, edges[0], edges[-1]), edges)[0]
+
+
+def _edges(layer: Layer) -> npt.NDArray[np.float64]:
+    half = (layer.hi - layer.lo) / 2
+    return np.linspace(layer.lo - half, layer.hi + half, N_BINS + 1)
 
 
 def _error(layer: Layer, s: _Sums) -> LayerError:
@@ -140,7 +159,8 @@ def _sqnr(signal: float, noise: float) -> float:
     return min(SQNR_CEILING_DB, 10 * math.log10(signal / noise))
 
 
-def _combine(quantized: ModelProto, reference: ModelProto) -> tuple[tuple[Layer, ...], ModelProto]:
+def combine(quantized: ModelProto, reference: ModelProto) -> tuple[tuple[Layer, ...], ModelProto]:
+    """The layers, and the graph that runs all three copies; its outputs are the layers' tensors of each."""
     view = view_model(quantized).graphs[0]
     floats = _float_names(reference)
     matched = _matches(view, floats)
@@ -155,16 +175,16 @@ def _combine(quantized: ModelProto, reference: ModelProto) -> tuple[tuple[Layer,
     inputs = {v.name for v in graph.input}
     whole = {name: name for name in inputs}
     alone = dict(whole) | matched
-    for prefix, given in ((_WHOLE, whole), (_ALONE, alone)):
+    for prefix, given in ((WHOLE, whole), (ALONE, alone)):
         for tensor in view.graph.initializer:
-            if prefix == _WHOLE:
+            if prefix == WHOLE:
                 copied = graph.initializer.add()
                 copied.CopyFrom(tensor)
-                copied.name = _WHOLE + tensor.name
-        constants = {t.name: _WHOLE + t.name for t in view.graph.initializer}
+                copied.name = WHOLE + tensor.name
+        constants = {t.name: WHOLE + t.name for t in view.graph.initializer}
         for node in view.graph.node:
             graph.node.append(_copy(node, prefix, {**constants, **given}))
-    wanted = dict.fromkeys(n for layer in layers for n in (layer.tensor, _ALONE + layer.result, _WHOLE + layer.result))
+    wanted = dict.fromkeys(n for layer in layers for n in (layer.tensor, ALONE + layer.result, WHOLE + layer.result))
     del graph.output[:]
     for name in wanted:
         graph.output.add().name = name

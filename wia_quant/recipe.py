@@ -35,3 +35,10 @@ def metadata(
 def to_json(value: Any) -> str:  # Any: JSON
     """Compact, keys sorted: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def recorded_preprocess(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:  # Any: JSON
+    """How the pictures were made into inputs when the model was calibrated; None where it does not say."""
+    calibration = json.loads(metadata.get("wia.calibration", "{}"))
+    spec = calibration.get("data", {}).get("preprocess")
+    return spec if isinstance(spec, dict) else None

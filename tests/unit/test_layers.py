@@ -13,6 +13,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 from wia_quant.evaluation import EvaluationError, LayerError
 from wia_quant.layers import LayerProbe
+from wia_quant.sensitivity import sensitivities
 
 N_LAYERS = 4
 
@@ -154,3 +155,23 @@ def test_models_without_a_common_tensor_are_refused(models: tuple[ModelProto, Mo
         value.name = "other_" + value.name
     with pytest.raises(EvaluationError, match="--reference"):
         LayerProbe.of(quantized, other)
+
+
+def test_the_broken_layer_gains_most_from_being_float(models: tuple[ModelProto, ModelProto]) -> None:
+    reference, quantized = models
+    broken = ModelProto()
+    broken.CopyFrom(quantized)
+    permute_channel_scales(broken, 1)
+    found = sensitivities(broken, reference, [f"conv{i}" for i in range(N_LAYERS)], batches(2, 3))
+    assert found[0].node == "conv1"
+    assert found[0].gain_db > 5
+    assert all(abs(s.gain_db) < 5 for s in found[1:])
+
+
+def test_histogram_counts_every_value(models: tuple[ModelProto, ModelProto]) -> None:
+    reference, quantized = models
+    found = LayerProbe.of(quantized, reference)
+    found.observe(batches(2, 2))
+    counts, edges = found.histograms()["conv0"]
+    assert counts.sum() == 2 * 8 * 12 * 12
+    assert len(edges) == len(counts) + 1

@@ -23,6 +23,7 @@ from wia_quant.cli.doctor import doctor
 from wia_quant.cli.evaluate import evaluate
 from wia_quant.cli.inspect import inspect
 from wia_quant.cli.regress import regress
+from wia_quant.cli.report import report
 from wia_quant.cli.run import run
 from wia_quant.errors import WiaError
 
@@ -33,6 +34,7 @@ COMMANDS: Final = MappingProxyType[str, Callable[..., None]](
         "calibrate": calibrate,
         "run": run,
         "evaluate": evaluate,
+        "report": report,
         "regress": regress,
         "check": check,
         "doctor": doctor,

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a report into a folder: report.html, report.json, report.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from wia_quant.files import OutputError, check_writable, replacing
+from wia_quant.report.gather import Report
+from wia_quant.report.html import render_html
+from wia_quant.report.summary import render_markdown
+
+FILES: Final = ("report.html", "report.json", "report.md")
+
+
+def check_folder(folder: Path, *, force: bool = False) -> None:
+    """Makes the folder, and raises OutputError when its files could not be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make folder {folder}: {error.strerror}") from error
+    check_writable([folder / name for name in FILES], force=force)
+
+
+def write_report(report: Report, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
+    """The three files, each at once or not at all."""
+    folder = Path(folder)
+    check_folder(folder, force=force)
+    texts = (render_html(report), report.to_json(), render_markdown(report))
+    paths = tuple(folder / name for name in FILES)
+    for path, text in zip(paths, texts, strict=True):
+        with replacing(path, force=force) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return paths
