@@ -219,7 +219,8 @@ def _to_native(name: str, value: npt.ArrayLike) -> tuple[str, npt.NDArray[np.gen
     dtype = array.dtype.name
     if dtype in _FROM_ML_DTYPES:
         dtype, raw = _FROM_ML_DTYPES[dtype]
-        array = array.view(raw)
+        # The unused bits of a 4-bit element may be anything.
+        array = array.astype(raw) if dtype in ("int4", "uint4") else array.view(raw)
     elif array.dtype.kind not in "biuf" or dtype not in _TYPE_NAMES:
         raise RuntimeFault(f"input '{name}': arrays of {dtype} are not supported")
     # ascontiguousarray would make a scalar one-dimensional.

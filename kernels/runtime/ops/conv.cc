@@ -74,9 +74,15 @@ void flatten_pointwise(Window& w) {
 class Conv final : public Op {
  public:
   Conv(const Node& node, const KernelContext& context)
-      : Op(node, context), attributes_(node), group_(node.i("group", 1)), gemm_(select_fgemm(context.isa)),
-        constant_(constant_float(node, context, 1)) {
+      : Op(node, context), attributes_(node), group_(node.i("group", 1)), gemm_(select_fgemm(context.isa)) {
     check(group_ > 0, "group is not positive");
+    const std::shared_ptr<const Tensor> weight = constant_float(node, context, 1);
+    if (!weight || weight->shape.rank() < 3 || weight->numel() == 0 || is_depthwise(weight->shape) ||
+        weight->shape[0] % group_ != 0)
+      return;
+    packed_shape_ = weight->shape;
+    packed_ = Tensor::allocate(DType::kFloat32, {weight->numel()});
+    pack_weight(weight->as<float>(), weight->shape, packed_.as<float>());
   }
 
   Inferred infer(InferContext& c) override {
@@ -102,7 +108,7 @@ class Conv final : public Op {
     Shape out = {x[0], filters};
     for (int i = 0; i < x.rank() - 2; ++i) out.push_back(w_.out[kMaxSpatial - (x.rank() - 2) + i]);
     out.numel();
-    depthwise_ = c_per_group_ == 1 && w_.in[0] == 1 && w_.kernel[0] == 1 && w_.out[0] == 1 && group_ > 1;
+    depthwise_ = is_depthwise(weight);
     if (depthwise_) {
       padded_h_ = w_.in[1] + w_.pad_lo[1] + w_.pad_hi[1];
       padded_w_ = w_.in[2] + w_.pad_lo[2] + w_.pad_hi[2];
@@ -120,13 +126,15 @@ class Conv final : public Op {
                                                              std::max<size_t>(1, n_panels));
       slot_bytes_ = align64(k * gemm_.nr * panels_each_ * sizeof(float));
       weight_bytes_ = align64(static_cast<size_t>(weight.numel()) * sizeof(float));
-      pack(weight);
+      weight_ = weight;
+      check(!packed_.data || packed_shape_ == weight, "the weight changed its shape");
     }
     c.set(0, DType::kFloat32, out);
     return Inferred::kDone;
   }
 
-  size_t scratch_bytes() const override { return slot_bytes_ * n_threads_ + (packed_ ? 0 : weight_bytes_); }
+  size_t scratch_bytes() const override { return slot_bytes_ * n_threads_ + (packed_.data ? 0 : weight_bytes_); }
+  bool consumed(size_t input) const override { return input == 1 && packed_.data != nullptr; }
   std::string implementation() const override { return depthwise_ ? fmath_.name : gemm_.name; }
 
   void run(RunContext& c) override {
@@ -137,10 +145,10 @@ class Conv final : public Op {
     if (c.output(0)->numel() == 0) return;
     if (depthwise_) return run_depthwise(c, x, weight, bias, y);
     ScratchSlots slots(c.scratch(), slot_bytes_, n_threads_);
-    const float* filters = packed_ ? packed_->as<float>() : nullptr;
+    const float* filters = packed_.as<float>();
     if (!filters) {
       float* packed = reinterpret_cast<float*>(c.scratch() + slot_bytes_ * n_threads_);
-      pack_weight(weight, packed);
+      pack_weight(weight, weight_, packed);
       filters = packed;
     }
     const int64_t k = c_per_group_ * w_.n_taps(), pixels = w_.n_out(), in_plane = w_.n_in();
@@ -183,18 +191,15 @@ class Conv final : public Op {
  private:
   static constexpr size_t kColumnBytes = 192 << 10;  // of gathered columns, to stay in the second-level cache
 
-  void pack_weight(const float* weight, float* packed) const {
-    const size_t m = static_cast<size_t>(m_per_group_), k = static_cast<size_t>(c_per_group_ * w_.n_taps());
+  // One filter for each channel, in one or two dimensions.
+  bool is_depthwise(const Shape& weight) const { return weight[1] == 1 && group_ > 1 && weight.rank() <= 4; }
+
+  void pack_weight(const float* weight, const Shape& shape, float* packed) const {
+    const size_t m = static_cast<size_t>(shape[0] / group_);
+    const size_t k = static_cast<size_t>(product(shape, 1, shape.rank()));
     for (int64_t g = 0; g < group_; ++g)
       fgemm_pack_a(gemm_, m, k, weight + static_cast<size_t>(g) * m * k, k, 1, 0, (m + gemm_.mr - 1) / gemm_.mr,
                    packed + static_cast<size_t>(g) * m * k);
-  }
-  void pack(const Shape& weight) {
-    if (packed_ || !constant_ || !(constant_->shape == weight)) return;
-    auto packed = std::make_shared<Tensor>(Tensor::allocate(DType::kFloat32, {weight.numel()}));
-    pack_weight(constant_->as<float>(), packed->as<float>());
-    packed_ = packed;
-    constant_.reset();
   }
 
   void run_depthwise(RunContext& c, const float* x, const float* weight, const float* bias, float* y) {
@@ -236,7 +241,8 @@ class Conv final : public Op {
   WindowAttributes attributes_;
   int64_t group_;
   const FgemmKernel& gemm_;
-  std::shared_ptr<const Tensor> constant_, packed_;
+  Tensor packed_;
+  Shape packed_shape_, weight_;
   Window w_;
   int64_t n_ = 0, c_per_group_ = 0, m_per_group_ = 0, padded_h_ = 0, padded_w_ = 0;
   bool has_bias_ = false, depthwise_ = false;

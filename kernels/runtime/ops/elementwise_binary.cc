@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions of two or more tensors, element by element, with broadcasting.
 #include <cmath>
+#include <cstring>
 
 #include "runtime/ops/op.h"
 
@@ -9,6 +10,14 @@ namespace {
 
 // Shared flag of a loop that met a value it cannot divide by or index with.
 using Fault = std::atomic<bool>;
+
+// Whether the result has the operands' type or is bool.
+struct ToSame {
+  static constexpr bool kSameType = true;
+};
+struct ToBool {
+  static constexpr bool kSameType = false;
+};
 
 struct OfNumbers {
   template <class Body>
@@ -35,32 +44,28 @@ constexpr bool kInteger = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 template <class T>
 uint64_t wide(T x) { return static_cast<uint64_t>(x); }
 
-struct Add : OfNumbers {
-  static constexpr auto kFast = &Fmath::binaryAdd;
+struct Add : OfNumbers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const {
     if constexpr (kInteger<T>) return static_cast<T>(wide(a) + wide(b));
     else return a + b;
   }
 };
-struct Sub : OfNumbers {
-  static constexpr auto kFast = &Fmath::binarySub;
+struct Sub : OfNumbers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const {
     if constexpr (kInteger<T>) return static_cast<T>(wide(a) - wide(b));
     else return a - b;
   }
 };
-struct Mul : OfNumbers {
-  static constexpr auto kFast = &Fmath::binaryMul;
+struct Mul : OfNumbers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const {
     if constexpr (kInteger<T>) return static_cast<T>(wide(a) * wide(b));
     else return a * b;
   }
 };
-struct Div : OfNumbers {
-  static constexpr auto kFast = &Fmath::binaryDiv;
+struct Div : OfNumbers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault& fault) const {
     if constexpr (kInteger<T>) {
@@ -76,18 +81,15 @@ struct Div : OfNumbers {
     }
   }
 };
-struct Max : OfNumbers {
-  static constexpr auto kFast = &Fmath::binaryMax;
+struct Max : OfNumbers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const { return a > b || a != a ? a : b; }
 };
-struct Min : OfNumbers {
-  static constexpr auto kFast = &Fmath::binaryMin;
+struct Min : OfNumbers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const { return a < b || a != a ? a : b; }
 };
-struct PRelu : OfNumbers {
-  static constexpr auto kFast = &Fmath::binaryPRelu;
+struct PRelu : OfNumbers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const {
     if (!(a < T{0})) return a;
@@ -95,10 +97,9 @@ struct PRelu : OfNumbers {
     else return a * b;
   }
 };
-struct Slow {};  // fmath has no such function
 // The sign of the divisor for integers (fmod 0), of the dividend with fmod 1.
-struct Mod : OfNumbers, Slow {
-  bool fmod = false;
+template <bool fmod>
+struct Mod : OfNumbers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault& fault) const {
     if constexpr (kInteger<T>) {
@@ -119,167 +120,167 @@ struct Mod : OfNumbers, Slow {
     }
   }
 };
-struct BitShift : OfIntegers, Slow {
-  bool left = true;
+template <bool left>
+struct BitShift : OfIntegers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const {
     using U = std::make_unsigned_t<T>;
-    if (static_cast<uint64_t>(static_cast<U>(b)) >= sizeof(T) * 8) return 0;
-    const uint64_t v = static_cast<U>(a);
-    return static_cast<T>(left ? v << static_cast<U>(b) : v >> static_cast<U>(b));
+    // A shift of the width or more, which a negative one is too, leaves only the sign: as in numpy.
+    constexpr uint64_t kBits = sizeof(T) * 8;
+    const uint64_t by = static_cast<U>(b);
+    if (by < kBits) return static_cast<T>(left ? wide(a) << by : wide(static_cast<T>(a >> by)));
+    if constexpr (std::is_signed_v<T>) return !left && a < 0 ? T{-1} : T{0};
+    else return 0;
   }
 };
-struct BitwiseAnd : OfIntegers, Slow {
+struct BitwiseAnd : OfIntegers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const { return static_cast<T>(a & b); }
 };
-struct BitwiseOr : OfIntegers, Slow {
+struct BitwiseOr : OfIntegers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const { return static_cast<T>(a | b); }
 };
-struct BitwiseXor : OfIntegers, Slow {
+struct BitwiseXor : OfIntegers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const { return static_cast<T>(a ^ b); }
 };
-struct And : OfBool, Slow {
+struct And : OfBool, ToSame {
   bool operator()(bool a, bool b, Fault&) const { return a && b; }
 };
-struct Or : OfBool, Slow {
+struct Or : OfBool, ToSame {
   bool operator()(bool a, bool b, Fault&) const { return a || b; }
 };
-struct Xor : OfBool, Slow {
+struct Xor : OfBool, ToSame {
   bool operator()(bool a, bool b, Fault&) const { return a != b; }
 };
-struct Equal : OfNumbersAndBool, Slow {
+struct Equal : OfNumbersAndBool, ToBool {
   template <class T>
   bool operator()(T a, T b, Fault&) const { return a == b; }
 };
-struct Less : OfNumbers, Slow {
+struct Less : OfNumbers, ToBool {
   template <class T>
   bool operator()(T a, T b, Fault&) const { return a < b; }
 };
-struct LessOrEqual : OfNumbers, Slow {
+struct LessOrEqual : OfNumbers, ToBool {
   template <class T>
   bool operator()(T a, T b, Fault&) const { return a <= b; }
 };
-struct Greater : OfNumbers, Slow {
+struct Greater : OfNumbers, ToBool {
   template <class T>
   bool operator()(T a, T b, Fault&) const { return a > b; }
 };
-struct GreaterOrEqual : OfNumbers, Slow {
+struct GreaterOrEqual : OfNumbers, ToBool {
   template <class T>
   bool operator()(T a, T b, Fault&) const { return a >= b; }
 };
 
-template <class Function>
-constexpr bool kHasFast = !std::is_base_of_v<Slow, Function>;
+// One run of elements; steps are 0 or 1. Types are erased here so that what drives the loops is compiled once.
+using Loop = void (*)(size_t n, const void* a, size_t a_step, const void* b, size_t b_step, void* y, Fault& fault);
 
-template <class T, class Out, class Function>
-void apply(size_t n, const T* a, size_t a_step, const T* b, size_t b_step, Out* y, const Function& f, Fault& fault) {
-  if (a_step && b_step) {
-    for (size_t i = 0; i < n; ++i) y[i] = f(a[i], b[i], fault);
-  } else if (a_step) {
-    const T v = *b;
-    for (size_t i = 0; i < n; ++i) y[i] = f(a[i], v, fault);
-  } else {
-    const T v = *a;
-    for (size_t i = 0; i < n; ++i) y[i] = f(v, b[i * b_step], fault);
-  }
+template <class Function, class T>
+void loop(size_t n, const void* a, size_t a_step, const void* b, size_t b_step, void* y, Fault& fault) {
+  const T *pa = static_cast<const T*>(a), *pb = static_cast<const T*>(b);
+  auto* py = static_cast<decltype(Function{}(T{}, T{}, fault))*>(y);
+  for (size_t i = 0; i < n; ++i) py[i] = Function{}(pa[i * a_step], pb[i * b_step], fault);
 }
 
+// What a function is for one element type.
+struct Typed {
+  Loop loop = nullptr;
+  DType result = DType::kUndefined;
+};
+
 template <class Function>
+Typed typed(DType dtype) {
+  Typed t;
+  Function::dispatch_types(dtype, [&]<class T>() {
+    t.loop = loop<Function, T>;
+    t.result = Function::kSameType ? dtype : DType::kBool;
+  });
+  return t;
+}
+
+struct BinarySpec {
+  Typed (*typed)(DType);
+  Fmath::Binary Fmath::*fast;  // for float32, or null
+  bool prelu = false;
+};
+
 class Binary final : public Op {
  public:
-  Binary(const Node& node, const KernelContext& context, Function function)
-      : Op(node, context), function_(std::move(function)), legacy_axis_(node.i("axis", -1)),
-        legacy_broadcast_(node.opset < 7 && node.i("broadcast", 0) != 0) {}
+  Binary(const Node& node, const KernelContext& context, const BinarySpec& spec)
+      : Op(node, context), spec_(spec) {}
 
   Inferred infer(InferContext& c) override {
     check_inputs(c, 2);
     dtype_ = c.dtype(0);
     check_type(c.dtype(1), dtype_, "input 1");
     a_ = c.shape(0);
-    b_ = c.shape(1);
-    if constexpr (std::is_same_v<Function, PRelu>) b_ = prelu_slope(a_, b_);
-    if (legacy_broadcast_) b_ = placed(a_, b_);
+    b_ = spec_.prelu ? prelu_slope(a_, c.shape(1)) : c.shape(1);
     out_ = broadcast_shape(a_, b_, where_);
-    if constexpr (std::is_same_v<Function, PRelu>)
-      check(out_ == a_, "the slope's shape " + b_.str() + " is wider than the input's " + a_.str());
+    check(!spec_.prelu || out_ == a_, "the slope's shape " + b_.str() + " is wider than the input's " + a_.str());
     broadcast_ = Broadcast<2>(out_, {&a_, &b_});
-    DType result = DType::kUndefined;
-    Function::dispatch_types(dtype_, [&]<class T>() { result = kDTypeOf<Result<T>>; });
-    if (result == DType::kUndefined) bad_type(dtype_);
-    same_type_ = result == dtype_;
-    c.set(0, result, out_);
+    typed_ = spec_.typed(dtype_);
+    if (!typed_.loop) bad_type(dtype_);
+    c.set(0, typed_.result, out_);
     return Inferred::kDone;
   }
   bool may_overwrite(size_t input) const override {
-    return same_type_ && (input == 0 ? a_ == out_ : input == 1 && b_ == out_);
+    return typed_.result == dtype_ && (input == 0 ? a_ == out_ : input == 1 && b_ == out_);
   }
-  std::string implementation() const override { return kHasFast<Function> ? fmath_.name : "reference"; }
+  std::string implementation() const override { return spec_.fast ? fmath_.name : "reference"; }
 
   void run(RunContext& c) override {
-    const Tensor &a = *c.input(0), &b = *c.input(1);
-    Tensor& y = *c.output(0);
-    Fault fault{false};
+    const std::byte *a = c.input(0)->as<std::byte>(), *b = c.input(1)->as<std::byte>();
+    std::byte* y = c.output(0)->as<std::byte>();
+    const int64_t in_size = static_cast<int64_t>(dtype_size(dtype_));
+    const int64_t out_size = static_cast<int64_t>(dtype_size(typed_.result));
     const size_t a_step = broadcast_.step(0), b_step = broadcast_.step(1);
-    Function::dispatch_types(dtype_, [&]<class T>() {
-      using Out = Result<T>;
-      c.pool().parallel_for(broadcast_.total(), kGrain, [&](int64_t begin, int64_t end) {
-        broadcast_.runs(begin, end, [&](int64_t at, const std::array<int64_t, 2>& from, int64_t n) {
-          const T *pa = a.as<T>() + from[0], *pb = b.as<T>() + from[1];
-          Out* py = y.as<Out>() + at;
-          if constexpr (std::is_same_v<T, float> && kHasFast<Function>) {
-            (fmath_.*Function::kFast)(static_cast<size_t>(n), pa, a_step, pb, b_step, py);
-          } else {
-            apply(static_cast<size_t>(n), pa, a_step, pb, b_step, py, function_, fault);
-          }
-        });
+    const Fmath::Binary fast = spec_.fast && dtype_ == DType::kFloat32 ? fmath_.*spec_.fast : nullptr;
+    Fault fault{false};
+    c.pool().parallel_for(broadcast_.total(), kGrain, [&](int64_t begin, int64_t end) {
+      broadcast_.runs(begin, end, [&](int64_t at, const std::array<int64_t, 2>& from, int64_t n) {
+        const std::byte *pa = a + from[0] * in_size, *pb = b + from[1] * in_size;
+        std::byte* py = y + at * out_size;
+        if (fast)
+          fast(static_cast<size_t>(n), reinterpret_cast<const float*>(pa), a_step, reinterpret_cast<const float*>(pb),
+               b_step, reinterpret_cast<float*>(py));
+        else
+          typed_.loop(static_cast<size_t>(n), pa, a_step, pb, b_step, py, fault);
       });
     });
     check(!fault.load(), "an integer is divided by zero");
   }
 
  private:
-  template <class T>
-  using Result = decltype(std::declval<const Function&>()(T{}, T{}, std::declval<Fault&>()));
-
   // A slope [C] of an input [N, C, ...] where numpy's rule does not fit it.
-  Shape prelu_slope(const Shape& x, const Shape& slope) const {
+  static Shape prelu_slope(const Shape& x, const Shape& slope) {
     if (slope.rank() != 1 || x.rank() < 3 || slope[0] == 1 || slope[0] == x[x.rank() - 1] || slope[0] != x[1])
       return slope;
     Shape s = slope;
     for (int d = 2; d < x.rank(); ++d) s.push_back(1);
     return s;
   }
-  // Before opset 7: b's dimensions stand at `axis` of a.
-  Shape placed(const Shape& a, const Shape& b) const {
-    const int64_t axis = legacy_axis_ < 0 ? a.rank() - b.rank() : legacy_axis_;
-    check(axis >= 0 && axis + b.rank() <= a.rank(), "axis does not fit the shapes");
-    Shape s = b;
-    for (int64_t d = axis + b.rank(); d < a.rank(); ++d) s.push_back(1);
-    return s;
-  }
 
-  Function function_;
-  int64_t legacy_axis_;
-  bool legacy_broadcast_;
+  BinarySpec spec_;
   DType dtype_ = DType::kUndefined;
-  bool same_type_ = false;
+  Typed typed_;
   Shape a_, b_, out_;
   Broadcast<2> broadcast_;
 };
 
 template <class Function>
-std::unique_ptr<Kernel> binary(const Node& node, const KernelContext& context, Function function = {}) {
-  return widen(std::make_unique<Binary<Function>>(node, context, function), context);
+std::unique_ptr<Kernel> binary(const Node& node, const KernelContext& context, Fmath::Binary Fmath::*fast = nullptr,
+                               bool prelu = false) {
+  return widened<Binary>(node, context, BinarySpec{typed<Function>, fast, prelu});
 }
 
 // Max, Min, Sum, Mean of any number of tensors, folded from the first on.
-template <class Function>
 class Variadic final : public Op {
  public:
-  Variadic(const Node& node, const KernelContext& context, bool mean) : Op(node, context), mean_(mean) {}
+  Variadic(const Node& node, const KernelContext& context, const BinarySpec& spec, bool mean)
+      : Op(node, context), spec_(spec), mean_(mean) {}
 
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
@@ -291,8 +292,8 @@ class Variadic final : public Op {
       check_type(c.dtype(i), dtype_, "an input");
       out = broadcast_shape(out, c.shape(i), where_);
     }
-    if (!dispatch_numbers(dtype_, []<class T>() {})) bad_type(dtype_);
-    if (mean_ && is_integer(dtype_)) bad_type(dtype_);
+    typed_ = spec_.typed(dtype_);
+    if (!typed_.loop || (mean_ && is_integer(dtype_))) bad_type(dtype_);
     inputs_.clear();
     for (size_t i = 0; i < n_; ++i) inputs_.push_back(Broadcast<2>(out, {&out, &c.shape(i)}));
     overwrite_ = c.shape(0) == out;
@@ -300,41 +301,86 @@ class Variadic final : public Op {
     return Inferred::kDone;
   }
   bool may_overwrite(size_t input) const override { return input == 0 && overwrite_; }
+  std::string implementation() const override { return fmath_.name; }
 
   void run(RunContext& c) override {
     Tensor& y = *c.output(0);
+    const size_t size = dtype_size(dtype_);
+    const Fmath::Binary fast = dtype_ == DType::kFloat32 ? fmath_.*spec_.fast : nullptr;
     Fault fault{false};
-    dispatch_numbers(dtype_, [&]<class T>() {
-      c.pool().parallel_for(y.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        T* out = y.as<T>();
-        for (size_t i = 0; i < n_; ++i) {
-          const T* in = c.input(i)->template as<T>();
-          const size_t step = inputs_[i].step(1);
-          inputs_[i].runs(begin, end, [&](int64_t at, const std::array<int64_t, 2>& from, int64_t n) {
-            T* py = out + at;
-            const T* px = in + from[1];
-            if (i == 0) {
-              for (int64_t j = 0; j < n; ++j) py[j] = px[static_cast<size_t>(j) * step];
-            } else if constexpr (std::is_same_v<T, float>) {
-              (fmath_.*Function::kFast)(static_cast<size_t>(n), py, 1, px, step, py);
-            } else {
-              apply(static_cast<size_t>(n), py, size_t{1}, px, step, py, Function{}, fault);
-            }
-          });
-        }
-        if (mean_)
-          for (int64_t j = begin; j < end; ++j) out[j] = static_cast<T>(out[j] / static_cast<T>(n_));
-      });
+    c.pool().parallel_for(y.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      for (size_t i = 0; i < n_; ++i) {
+        const std::byte* in = c.input(i)->as<std::byte>();
+        const size_t step = inputs_[i].step(1);
+        inputs_[i].runs(begin, end, [&](int64_t at, const std::array<int64_t, 2>& from, int64_t n) {
+          std::byte* py = y.as<std::byte>() + static_cast<size_t>(at) * size;
+          const std::byte* px = in + static_cast<size_t>(from[1]) * size;
+          const size_t count = static_cast<size_t>(n);
+          if (i == 0) {
+            for (size_t j = 0; j < count && px != py; ++j) std::memcpy(py + j * size, px + j * step * size, size);
+          } else if (fast) {
+            float* out = reinterpret_cast<float*>(py);
+            fast(count, out, 1, reinterpret_cast<const float*>(px), step, out);
+          } else {
+            typed_.loop(count, py, 1, px, step, py, fault);
+          }
+        });
+      }
+      if (!mean_) return;
+      for (int64_t j = begin; j < end; ++j) {
+        if (dtype_ == DType::kFloat32) y.as<float>()[j] /= static_cast<float>(n_);
+        else y.as<double>()[j] /= static_cast<double>(n_);
+      }
     });
   }
 
  private:
+  BinarySpec spec_;
   bool mean_;
   size_t n_ = 0;
   DType dtype_ = DType::kUndefined;
+  Typed typed_;
   bool overwrite_ = false;
   std::vector<Broadcast<2>> inputs_;
 };
+
+// An exponent: an integer where it is one.
+struct Exponent {
+  bool integer;
+  int64_t i;
+  double f;
+};
+
+Exponent exponent_at(DType dtype, const void* data, int64_t at) {
+  Exponent e{true, 0, 0};
+  dispatch_numbers(dtype, [&]<class E>() {
+    const E v = static_cast<const E*>(data)[at];
+    e.integer = std::is_integral_v<E>;
+    e.f = static_cast<double>(v);
+    if constexpr (std::is_integral_v<E>) e.i = static_cast<int64_t>(v);
+  });
+  return e;
+}
+
+template <class T>
+T power(T x, const Exponent& e) {
+  if constexpr (std::is_integral_v<T>) {
+    if (!e.integer) return saturated<T>(std::pow(static_cast<double>(x), e.f));
+    if (e.i < 0) {
+      if (x == T{1}) return x;
+      if (std::is_signed_v<T> && wide(x) == ~uint64_t{0}) return e.i & 1 ? x : T{1};
+      return 0;
+    }
+    uint64_t result = 1, base = wide(x);
+    for (uint64_t left = wide(e.i); left; left >>= 1) {
+      if (left & 1) result *= base;
+      base *= base;
+    }
+    return static_cast<T>(result);
+  } else {
+    return static_cast<T>(std::pow(static_cast<double>(x), e.f));
+  }
+}
 
 // Pow: the exponent may be of another type; the result has the base's.
 class Pow final : public Op {
@@ -357,20 +403,15 @@ class Pow final : public Op {
   void run(RunContext& c) override {
     const Tensor &a = *c.input(0), &b = *c.input(1);
     Tensor& y = *c.output(0);
-    dispatch_numbers(base_, [&]<class T>() {
-      dispatch_numbers(exponent_, [&]<class E>() {
-        const size_t a_step = broadcast_.step(0), b_step = broadcast_.step(1);
-        c.pool().parallel_for(broadcast_.total(), kGrain, [&](int64_t begin, int64_t end) {
-          broadcast_.runs(begin, end, [&](int64_t at, const std::array<int64_t, 2>& from, int64_t n) {
-            const T* pa = a.as<T>() + from[0];
-            const E* pb = b.as<E>() + from[1];
-            T* py = y.as<T>() + at;
-            if constexpr (std::is_same_v<T, float>) {
-              if (!b_step && one_value(*pb, n, pa, a_step, py)) return;
-            }
-            for (int64_t i = 0; i < n; ++i)
-              py[i] = power(pa[static_cast<size_t>(i) * a_step], pb[static_cast<size_t>(i) * b_step]);
-          });
+    const int64_t a_step = static_cast<int64_t>(broadcast_.step(0)), b_step = static_cast<int64_t>(broadcast_.step(1));
+    c.pool().parallel_for(broadcast_.total(), kGrain, [&](int64_t begin, int64_t end) {
+      broadcast_.runs(begin, end, [&](int64_t at, const std::array<int64_t, 2>& from, int64_t n) {
+        if (base_ == DType::kFloat32 && a_step && !b_step &&
+            usual(exponent_at(exponent_, b.data, from[1]), n, a.as<float>() + from[0], y.as<float>() + at))
+          return;
+        dispatch_numbers(base_, [&]<class T>() {
+          for (int64_t i = 0; i < n; ++i)
+            y.as<T>()[at + i] = power(a.as<T>()[from[0] + i * a_step], exponent_at(exponent_, b.data, from[1] + i * b_step));
         });
       });
     });
@@ -378,36 +419,12 @@ class Pow final : public Op {
 
  private:
   // The exponents that models use: no libm call.
-  template <class E>
-  bool one_value(E exponent, int64_t n, const float* x, size_t step, float* y) const {
-    if (!step) return false;
-    if (exponent == E{2}) return fmath_.binaryMul(static_cast<size_t>(n), x, 1, x, 1, y), true;
-    if (exponent == E{1}) {
-      std::copy(x, x + n, y);
-      return true;
-    }
-    if constexpr (std::is_floating_point_v<E>)
-      if (exponent == E{0.5} && std::all_of(x, x + n, [](float v) { return v > 0.0f; }))
-        return fmath_.unarySqrt(static_cast<size_t>(n), x, y, 0, 0), true;
+  bool usual(const Exponent& e, int64_t n, const float* x, float* y) const {
+    const size_t count = static_cast<size_t>(n);
+    if (e.f == 2.0) return fmath_.binaryMul(count, x, 1, x, 1, y), true;
+    if (e.f == 0.5 && std::all_of(x, x + n, [](float v) { return v > 0.0f; }))
+      return fmath_.unarySqrt(count, x, y, 0, 0), true;
     return false;
-  }
-  template <class T, class E>
-  static T power(T x, E e) {
-    if constexpr (std::is_integral_v<T> && std::is_integral_v<E>) {
-      if constexpr (std::is_signed_v<E>) {
-        if (e < 0) return x == T{1} ? T{1} : std::is_signed_v<T> && wide(x) == ~uint64_t{0} ? (e & 1 ? x : T{1}) : T{0};
-      }
-      uint64_t result = 1, base = wide(x);
-      for (uint64_t left = wide(e); left; left >>= 1) {
-        if (left & 1) result *= base;
-        base *= base;
-      }
-      return static_cast<T>(result);
-    } else if constexpr (std::is_integral_v<T>) {
-      return saturated<T>(std::pow(static_cast<double>(x), static_cast<double>(e)));
-    } else {
-      return static_cast<T>(std::pow(static_cast<double>(x), static_cast<double>(e)));
-    }
   }
 
   DType base_ = DType::kUndefined, exponent_ = DType::kUndefined;
@@ -434,9 +451,9 @@ class Where final : public Op {
     const Tensor &x = *c.input(1), &y = *c.input(2);
     Tensor& out = *c.output(0);
     const size_t sc = broadcast_.step(0), sx = broadcast_.step(1), sy = broadcast_.step(2);
-    dispatch_width(x.dtype, [&]<class W>(W) {
-      c.pool().parallel_for(broadcast_.total(), kGrain, [&](int64_t begin, int64_t end) {
-        broadcast_.runs(begin, end, [&](int64_t at, const std::array<int64_t, 3>& from, int64_t n) {
+    c.pool().parallel_for(broadcast_.total(), kGrain, [&](int64_t begin, int64_t end) {
+      broadcast_.runs(begin, end, [&](int64_t at, const std::array<int64_t, 3>& from, int64_t n) {
+        dispatch_width(x.dtype, [&]<class W>(W) {
           const bool* pc = condition + from[0];
           const W *px = x.as<W>() + from[1], *py = y.as<W>() + from[2];
           W* po = out.as<W>() + at;
@@ -452,13 +469,15 @@ class Where final : public Op {
 
 }  // namespace
 
-#define WIA_BINARY(make, Function) \
-  std::unique_ptr<Kernel> make(const Node& n, const KernelContext& c) { return binary<Function>(n, c); }
-WIA_BINARY(make_add, Add)
-WIA_BINARY(make_sub, Sub)
-WIA_BINARY(make_mul, Mul)
-WIA_BINARY(make_div, Div)
-WIA_BINARY(make_prelu, PRelu)
+#define WIA_BINARY(make, Function, ...)                                   \
+  std::unique_ptr<Kernel> make(const Node& n, const KernelContext& c) {   \
+    return binary<Function>(n, c __VA_OPT__(, ) __VA_ARGS__);             \
+  }
+WIA_BINARY(make_add, Add, &Fmath::binaryAdd)
+WIA_BINARY(make_sub, Sub, &Fmath::binarySub)
+WIA_BINARY(make_mul, Mul, &Fmath::binaryMul)
+WIA_BINARY(make_div, Div, &Fmath::binaryDiv)
+WIA_BINARY(make_prelu, PRelu, &Fmath::binaryPRelu, true)
 WIA_BINARY(make_bitwise_and, BitwiseAnd)
 WIA_BINARY(make_bitwise_or, BitwiseOr)
 WIA_BINARY(make_bitwise_xor, BitwiseXor)
@@ -472,21 +491,23 @@ WIA_BINARY(make_greater, Greater)
 WIA_BINARY(make_greater_or_equal, GreaterOrEqual)
 
 std::unique_ptr<Kernel> make_mod(const Node& n, const KernelContext& c) {
-  Mod function;
-  function.fmod = n.i("fmod", 0) != 0;
-  return binary(n, c, function);
+  return n.i("fmod", 0) != 0 ? binary<Mod<true>>(n, c) : binary<Mod<false>>(n, c);
 }
 std::unique_ptr<Kernel> make_bit_shift(const Node& n, const KernelContext& c) {
-  BitShift function;
   const std::string direction = n.s("direction", "");
   require(direction == "LEFT" || direction == "RIGHT", n.where() + ": direction is neither LEFT nor RIGHT");
-  function.left = direction == "LEFT";
-  return binary(n, c, function);
+  return direction == "LEFT" ? binary<BitShift<true>>(n, c) : binary<BitShift<false>>(n, c);
 }
-std::unique_ptr<Kernel> make_max(const Node& n, const KernelContext& c) { return widened<Variadic<Max>>(n, c, false); }
-std::unique_ptr<Kernel> make_min(const Node& n, const KernelContext& c) { return widened<Variadic<Min>>(n, c, false); }
-std::unique_ptr<Kernel> make_sum(const Node& n, const KernelContext& c) { return widened<Variadic<Add>>(n, c, false); }
-std::unique_ptr<Kernel> make_mean(const Node& n, const KernelContext& c) { return widened<Variadic<Add>>(n, c, true); }
+
+#define WIA_VARIADIC(make, Function, fast, mean)                                        \
+  std::unique_ptr<Kernel> make(const Node& n, const KernelContext& c) {                 \
+    return widened<Variadic>(n, c, BinarySpec{typed<Function>, &Fmath::fast}, mean);    \
+  }
+WIA_VARIADIC(make_max, Max, binaryMax, false)
+WIA_VARIADIC(make_min, Min, binaryMin, false)
+WIA_VARIADIC(make_sum, Add, binaryAdd, false)
+WIA_VARIADIC(make_mean, Add, binaryAdd, true)
+
 std::unique_ptr<Kernel> make_pow(const Node& n, const KernelContext& c) { return widened<Pow>(n, c); }
 std::unique_ptr<Kernel> make_where(const Node& n, const KernelContext& c) { return std::make_unique<Where>(n, c); }
 

@@ -153,6 +153,7 @@ class MatMul final : public Op {
     size_t m = static_cast<size_t>(a[ra - 2]);
     const size_t k = static_cast<size_t>(a[ra - 1]), n = static_cast<size_t>(b[rb - 1]);
     n_products_ = static_cast<size_t>(batch_.numel());
+    check(n_products_ < (size_t{1} << 26), "too many products");
     size_t n_a = static_cast<size_t>(batch_a.numel()), n_b = static_cast<size_t>(batch_b.numel());
     index_a_.assign(n_products_, 0);
     index_b_.assign(n_products_, 0);
@@ -180,6 +181,7 @@ class MatMul final : public Op {
     return Inferred::kDone;
   }
   size_t scratch_bytes() const override { return dtype_ == DType::kFloat32 ? products_.scratch_bytes() : 0; }
+  bool consumed(size_t input) const override { return input == 1 && products_.constant(); }
   std::string implementation() const override {
     return dtype_ == DType::kFloat32 ? products_.name() : "reference";
   }
@@ -188,7 +190,7 @@ class MatMul final : public Op {
     Tensor& y = *c.output(0);
     if (dtype_ == DType::kFloat32) {
       products_.run(
-          a.as<float>(), b.as<float>(), y.as<float>(), n_products_, nullptr, [&](size_t p) { return index_a_[p]; },
+          a.as<float>(), products_.constant() ? nullptr : b.as<float>(), y.as<float>(), n_products_, nullptr, [&](size_t p) { return index_a_[p]; },
           [&](size_t p) { return index_b_[p]; }, c.scratch(), c.pool());
       return;
     }
@@ -241,6 +243,7 @@ class Gemm final : public Op {
     return Inferred::kDone;
   }
   size_t scratch_bytes() const override { return dtype_ == DType::kFloat32 ? products_.scratch_bytes() : 0; }
+  bool consumed(size_t input) const override { return input == 1 && products_.constant(); }
   std::string implementation() const override {
     return dtype_ == DType::kFloat32 ? products_.name() : "reference";
   }

@@ -64,6 +64,7 @@ class Widened final : public Kernel {
   }
   int alias_of() const override { return inner_->alias_of(); }
   bool may_overwrite(size_t input) const override { return inner_->may_overwrite(input); }
+  bool consumed(size_t input) const override { return inner_->consumed(input); }
   bool from_shapes_only() const override { return inner_->from_shapes_only(); }
   std::string implementation() const override { return inner_->implementation(); }
 
@@ -71,7 +72,7 @@ class Widened final : public Kernel {
     if (half_ == DType::kUndefined) return inner_->run(c);
     std::byte* scratch = c.scratch();
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (!inputs_[i].used) continue;
+      if (!inputs_[i].used || inner_->consumed(i)) continue;
       inputs_[i].tensor.data = scratch + inputs_[i].offset;
       to_float(*c.input(i), inputs_[i].tensor.as<float>(), fmath_, c.pool());
     }
