@@ -69,6 +69,7 @@ class Session:
         *,
         memory_limit: int = 0,
         max_loop_iterations: int = 10_000_000,
+        optimize: bool = True,
     ) -> None:
         """Load and compile a model.
 
@@ -79,6 +80,8 @@ class Session:
                 else the CPU's best.
             memory_limit: bytes that all tensors together may take; 0: the machine's memory.
             max_loop_iterations: of one Loop or Scan node in one run.
+            optimize: fuse Q/DQ into integer operators and the like; False runs every node of the file as it
+                stands, slowly: to tell a fault of the fusing from one of an operator.
 
         Raises:
             UnsupportedError: an operator or element type that libwia does not have; lists all of them.
@@ -90,7 +93,7 @@ class Session:
         capped = isa or os.environ.get("WIA_ISA")
         if capped and capped not in usable_isas():
             raise UsageError(f"instruction set '{capped}': this CPU has {', '.join(usable_isas())}")
-        options = (threads, isa or "", memory_limit, max_loop_iterations)
+        options = (threads, isa or "", memory_limit, max_loop_iterations, optimize)
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             data = bytes(path_or_bytes)
             self._native = _call(lambda: _native.Session.from_bytes(data, *options), ModelError)

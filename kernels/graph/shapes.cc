@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "graph/grid.h"
@@ -646,12 +647,55 @@ bool broadcast_shape(const Shape& a, const Shape& b, Shape* out) {
   return true;
 }
 
+namespace {
+
+// Operators of the table above whose first output has not the type of their first input.
+bool changes_type(const std::string& op_type) {
+  static const std::set<std::string> changing = {"And",
+                                                 "ArgMax",
+                                                 "ArgMin",
+                                                 "Cast",
+                                                 "ConstantOfShape",
+                                                 "DequantizeLinear",
+                                                 "Equal",
+                                                 "Greater",
+                                                 "GreaterOrEqual",
+                                                 "IsInf",
+                                                 "IsNaN",
+                                                 "Less",
+                                                 "LessOrEqual",
+                                                 "Not",
+                                                 "Or",
+                                                 "QuantizeLinear",
+                                                 "Shape",
+                                                 "Xor"};
+  return changing.count(op_type) != 0;
+}
+
+void fill_type(Graph& graph, const Node& node) {
+  if (node.inputs.empty() || changes_type(node.op_type)) return;
+  const size_t from = node.op_type == "Where" ? 1 : 0;
+  if (from >= node.inputs.size() || node.inputs[from] == kNoValue) return;
+  const DType dtype = graph.values[node.inputs[from]].dtype;
+  const size_t n =
+      node.op_type == "Split" ? node.outputs.size() : std::min<size_t>(1, node.outputs.size());
+  for (size_t o = 0; o < n; ++o) {
+    if (node.outputs[o] == kNoValue) continue;
+    DType& known = graph.values[node.outputs[o]].dtype;
+    if (known == DType::kUndefined) known = dtype;
+  }
+}
+
+}  // namespace
+
 void fill_shapes(Graph& graph) {
   for (Value& value : graph.values) value.shape = bounded(value.shape);
   for (const auto& node : graph.nodes) {
     if (!node->domain.empty()) continue;
     auto rule = rules().find(node->op_type);
-    if (rule != rules().end()) rule->second({graph, *node});
+    if (rule == rules().end()) continue;
+    rule->second({graph, *node});
+    fill_type(graph, *node);
   }
 }
 

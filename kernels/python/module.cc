@@ -73,8 +73,8 @@ nb::object to_array(const wia::Tensor& tensor) {
 }
 
 wia::SessionOptions to_options(size_t threads, const std::string& isa, size_t memory_limit,
-                               int64_t max_loop_iterations) {
-  return {threads, isa, memory_limit, max_loop_iterations};
+                               int64_t max_loop_iterations, bool optimize) {
+  return {threads, isa, memory_limit, max_loop_iterations, optimize};
 }
 
 }  // namespace
@@ -95,22 +95,23 @@ NB_MODULE(_native, m) {
       .def_static(
           "from_file",
           [](const std::string& path, size_t threads, const std::string& isa, size_t memory_limit,
-             int64_t loops) {
+             int64_t loops, bool optimize) {
             nb::gil_scoped_release release;
-            return wia::Session::from_file(path, to_options(threads, isa, memory_limit, loops));
+            return wia::Session::from_file(path,
+                                           to_options(threads, isa, memory_limit, loops, optimize));
           },
-          "path"_a, "threads"_a, "isa"_a, "memory_limit"_a, "max_loop_iterations"_a)
+          "path"_a, "threads"_a, "isa"_a, "memory_limit"_a, "max_loop_iterations"_a, "optimize"_a)
       .def_static(
           "from_bytes",
           [](nb::bytes bytes, size_t threads, const std::string& isa, size_t memory_limit,
-             int64_t loops) {
+             int64_t loops, bool optimize) {
             const auto* data = static_cast<const uint8_t*>(bytes.data());
             const size_t size = bytes.size();
             nb::gil_scoped_release release;
-            return wia::Session::from_bytes({data, size},
-                                            to_options(threads, isa, memory_limit, loops));
+            return wia::Session::from_bytes(
+                {data, size}, to_options(threads, isa, memory_limit, loops, optimize));
           },
-          "model"_a, "threads"_a, "isa"_a, "memory_limit"_a, "max_loop_iterations"_a)
+          "model"_a, "threads"_a, "isa"_a, "memory_limit"_a, "max_loop_iterations"_a, "optimize"_a)
       .def("inputs", [](const wia::Session& s) { return to_tuples(s.inputs()); })
       .def("outputs", [](const wia::Session& s) { return to_tuples(s.outputs()); })
       .def("metadata", [](const wia::Session& s) { return s.metadata(); })

@@ -127,13 +127,15 @@ void Session::compile(Graph graph) {
   for (ValueId v : graph_->outputs) outputs_.push_back(port_of(*graph_, v));
   graph_->remove_dead();
   refuse_own_domain(*graph_);
+  adopt_operators(*graph_);
   require_operators(*graph_);
   const KernelContext context{isa_, graph_.get(), options_.n_threads, options_.max_loop_iterations};
   fold_constants(*graph_, context, true);
-  run_passes(*graph_,
-             {isa_, options_.n_threads, [&](const Node& node, const std::vector<Tensor>& inputs) {
-                return evaluate_node(node, inputs, context);
-              }});
+  if (options_.optimize)
+    run_passes(*graph_,
+               {isa_, options_.n_threads, [&](const Node& node, const std::vector<Tensor>& inputs) {
+                  return evaluate_node(node, inputs, context);
+                }});
   fold_constants(*graph_, context, false);
   program_ = std::make_unique<Program>(*graph_, context);
 }

@@ -19,6 +19,7 @@ struct SessionOptions {
       isa;  // cap of the instruction set; empty: the environment's WIA_ISA, else the CPU's best
   size_t memory_limit = 0;  // bytes of all tensors of the session; 0: the machine's memory
   int64_t max_loop_iterations = 10'000'000;  // of one Loop or Scan node in one run
+  bool optimize = true;  // run the graph passes; off, every node of the file runs as it stands
 };
 
 // An input or output of the model.

@@ -29,16 +29,6 @@ constexpr int32_t kFlip = 128;
 
 bool is_8bit(DType dtype) { return dtype == DType::kUint8 || dtype == DType::kInt8; }
 
-// com.microsoft's Q and DQ mean the same where the zero point is 8-bit.
-void adopt_contrib(Graph& graph) {
-  for (auto& node : graph.nodes) {
-    if (node->domain != "com.microsoft") continue;
-    if (node->op_type != "QuantizeLinear" && node->op_type != "DequantizeLinear") continue;
-    node->domain.clear();
-    node->opset = kOpset;
-  }
-}
-
 ValueId dequantized(Graph& graph, Edges& edges, ValueId q, ValueId scale, ValueId zero_point,
                     int64_t axis, const std::string& name) {
   const ValueId x = add_value_like(graph, q, name, DType::kFloat32);
@@ -301,9 +291,21 @@ void state_types(Graph& graph) {
 
 }  // namespace
 
+// com.microsoft's Q and DQ mean the same where the zero point is 8-bit.
+void adopt_operators(Graph& graph) {
+  for (auto& node : graph.nodes) {
+    for (auto& [key, attribute] : node->attributes)
+      if (auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute)) adopt_operators(**inner);
+    if (node->domain != "com.microsoft") continue;
+    if (node->op_type != "QuantizeLinear" && node->op_type != "DequantizeLinear") continue;
+    node->domain.clear();
+    node->opset = kOpset;
+  }
+}
+
 bool canonical_qdq(Graph& graph, const PassContext&) {
+  state_types(graph);
   fill_shapes(graph);
-  adopt_contrib(graph);
   expand_qlinear(graph);
   quantize_constants(graph);
   state_types(graph);

@@ -26,6 +26,10 @@ struct Pass {
   bool (*run)(Graph& graph, const PassContext& context);
 };
 
+// Other domains' operators that are an operator of ai.onnx get its name; not a pass: it comes
+// before the look whether libwia has them all.
+void adopt_operators(Graph& graph);
+
 std::span<const Pass> all_passes();
 
 // Every pass once, in order, on the graph and on the subgraphs of its nodes. Dead nodes are removed

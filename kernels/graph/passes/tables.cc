@@ -9,6 +9,7 @@
 // own kernels on the 256 levels, so it equals what the graph would have computed. An f that stays
 // float becomes a table of floats. T that is the identity is removed.
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -81,17 +82,24 @@ class Regions {
     regions_.resize(graph_.values.size());
     if (node.outputs.size() != 1 || node.outputs[0] == kNoValue) return;
     const std::optional<Grid> grid = grid_of(graph_, node);
-    if (grid && grid->dtype == DType::kUint8) {
-      if (is_dequantize(&node)) return dequantize(node, *grid);
-      return quantize(node, *grid);
-    }
+    if (grid && is_dequantize(&node)) return dequantize(node, *grid);
+    if (grid && grid->dtype == DType::kUint8) return quantize(node, *grid);
     if (node.domain.empty() && elementwise().count(node.op_type)) evaluate(node);
   }
 
  private:
   void dequantize(const Node& node, const Grid& grid) {
     const ValueId q = node.inputs[0];
-    if (graph_.is_constant(q)) return;
+    if (graph_.is_constant(q)) {
+      const Tensor& t = *graph_.values[q].constant;
+      if (t.numel() != 1 || t.dtype != grid.dtype) return;
+      Tensor x = Tensor::allocate(DType::kFloat32, t.shape);
+      const int32_t level = grid.dtype == DType::kInt8 ? t.as<int8_t>()[0] : t.as<uint8_t>()[0];
+      x.as<float>()[0] = dequantize_level(level, grid);
+      scalars_[node.outputs[0]] = std::move(x);
+      return;
+    }
+    if (grid.dtype != DType::kUint8) return;
     const Region* before = of(q);
     Region region{before ? before->source : q, Tensor::allocate(DType::kFloat32, {kLevels}),
                   before != nullptr};
@@ -111,17 +119,27 @@ class Regions {
     regions_[node.outputs[0]] = std::move(region);
   }
 
-  // A constant of one element that does not raise the rank of the result.
-  bool harmless(ValueId constant, ValueId source) const {
-    const Tensor& t = *graph_.values[constant].constant;
+  // The constant of one element that v is, as a scalar; nullopt when there is none or it would
+  // raise the rank of the result.
+  std::optional<Tensor> scalar_of(ValueId v, ValueId source) const {
     const int rank = graph_.values[source].has_shape ? graph_.values[source].shape.rank() : 0;
-    return t.numel() == 1 && t.shape.rank() <= rank;
+    const auto it = scalars_.find(v);
+    if (it != scalars_.end()) {
+      if (it->second.shape.rank() > rank) return std::nullopt;
+    } else if (!graph_.is_constant(v) || graph_.values[v].constant->numel() != 1 ||
+               graph_.values[v].constant->shape.rank() > rank) {
+      return std::nullopt;
+    }
+    Tensor t = it != scalars_.end() ? it->second : *graph_.values[v].constant;
+    t.shape = {};
+    return t;
   }
+  bool is_constant(ValueId v) const { return graph_.is_constant(v) || scalars_.count(v) != 0; }
 
   void evaluate(const Node& node) {
     ValueId source = kNoValue;
     for (ValueId v : node.inputs) {
-      if (v == kNoValue || graph_.is_constant(v)) continue;
+      if (v == kNoValue || is_constant(v)) continue;
       const Region* region = of(v);
       if (!region || (source != kNoValue && region->source != source)) return;
       source = region->source;
@@ -133,10 +151,8 @@ class Regions {
         inputs.push_back({});
       } else if (const Region* region = of(v)) {
         inputs.push_back(region->values);
-      } else if (harmless(v, source)) {
-        Tensor scalar = *graph_.values[v].constant;
-        scalar.shape = {};
-        inputs.push_back(std::move(scalar));
+      } else if (std::optional<Tensor> scalar = scalar_of(v, source)) {
+        inputs.push_back(std::move(*scalar));
       } else {
         return;
       }
@@ -150,6 +166,7 @@ class Regions {
   Graph& graph_;
   const PassContext& context_;
   std::vector<std::optional<Region>> regions_;
+  std::map<ValueId, Tensor> scalars_;  // dequantized constants of one element
 };
 
 bool is_identity(const Tensor& table) {

@@ -84,8 +84,7 @@ class QConvOp : public Op {
     if (ending_.has_residual()) {
       const size_t r = kResidual;
       check_type(c.dtype(r), DType::kUint8, "the residual");
-      check(c.shape(r) == out,
-            "the residual is " + c.shape(r).str() + " but the output " + out.str());
+      ld_residual_ = ending_.residual_ld(where_, c.shape(r), out);
     }
     c.set(0, ending_.dtype(), out);
     return Inferred::kDone;
@@ -100,7 +99,7 @@ class QConvOp : public Op {
     if (n_pixels == 0 || shape_.out_c == 0) return;
     const Tensor* residual = ending_.has_residual() ? c.input(kResidual) : nullptr;
     QEpilogue epilogue =
-        ending_.epilogue(residual ? residual->as<uint8_t>() : nullptr, shape_.out_c);
+        ending_.epilogue(residual ? residual->as<uint8_t>() : nullptr, ld_residual_);
     QConvRun run;
     run.packed = packed_.data;
     run.x = c.input(0)->as<uint8_t>();
@@ -259,7 +258,7 @@ class QConvOp : public Op {
         q.multiplier = multiplier_.data();
         q.out = static_cast<std::byte*>(run.out) + first * shape_.out_c * out_size;
         QEpilogue mine = epilogue;
-        if (mine.residual) mine.residual += first * shape_.out_c;
+        if (mine.residual) mine.residual += first * ld_residual_;
         elementwise_.requantize(q, mine);
       }
     });
@@ -273,6 +272,7 @@ class QConvOp : public Op {
   const QElementwise& elementwise_;
   QConv shape_;
   int32_t x_zero_point_ = 0, w_zero_point_ = 0;
+  size_t ld_residual_ = 0;
   Tensor packed_, packed_sums_;
   std::vector<float> multiplier_;  // [out_c], when the weights have a zero point
 };

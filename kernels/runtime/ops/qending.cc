@@ -60,6 +60,17 @@ void Ending::check_channels(const std::string& where, int64_t n) const {
   require(!bias_.data || bias_.numel() == n, where + ": not one bias a channel");
 }
 
+size_t Ending::residual_ld(const std::string& where, const Shape& residual,
+                           const Shape& out) const {
+  const int64_t n = out[out.rank() - 1];
+  if (residual == out) return static_cast<size_t>(n);
+  const bool row = residual.rank() >= 1 && residual.rank() <= out.rank() &&
+                   residual[residual.rank() - 1] == n &&
+                   product(residual, 0, residual.rank() - 1) == 1;
+  require(row, where + ": the residual is " + residual.str() + " but the output " + out.str());
+  return 0;
+}
+
 QEpilogue Ending::epilogue(const uint8_t* residual, size_t ld) const {
   QEpilogue epilogue = epilogue_;
   epilogue.residual = has_residual_ ? residual : nullptr;

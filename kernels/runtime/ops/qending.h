@@ -23,6 +23,9 @@ class Ending {
   const int32_t* bias() const { return bias_.data ? bias_.as<int32_t>() : nullptr; }
   // Throws Error unless multipliers and bias are one value or n.
   void check_channels(const std::string& where, int64_t n) const;
+  // The elements between rows of a residual of this shape: those of the output's shape, or 0 for
+  // one row that all rows share. Throws Error when it is neither.
+  size_t residual_ld(const std::string& where, const Shape& residual, const Shape& out) const;
   // residual is the Add's other operand, dense with ld elements a row, or nullptr.
   QEpilogue epilogue(const uint8_t* residual, size_t ld) const;
 

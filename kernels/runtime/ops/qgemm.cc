@@ -57,8 +57,7 @@ class QGemmOp : public Op {
     rows_ = product(x, 0, x.rank() - 1);
     if (ending_.has_residual()) {
       check_type(c.dtype(kResidual), DType::kUint8, "the residual");
-      check(c.shape(kResidual) == out,
-            "the residual is " + c.shape(kResidual).str() + " but the output " + out.str());
+      ld_residual_ = ending_.residual_ld(where_, c.shape(kResidual), out);
     }
     c.set(0, ending_.dtype(), out);
     return Inferred::kDone;
@@ -69,7 +68,8 @@ class QGemmOp : public Op {
   void run(RunContext& c) override {
     if (rows_ == 0) return;
     const Tensor* residual = ending_.has_residual() ? c.input(kResidual) : nullptr;
-    const QEpilogue epilogue = ending_.epilogue(residual ? residual->as<uint8_t>() : nullptr, n_);
+    const QEpilogue epilogue =
+        ending_.epilogue(residual ? residual->as<uint8_t>() : nullptr, ld_residual_);
     QGemmRun run;
     run.packed = packed_.data;
     run.k = k_;
@@ -98,7 +98,7 @@ class QGemmOp : public Op {
  private:
   Ending ending_;
   const QGemm& kernel_;
-  size_t k_ = 0, n_ = 0;
+  size_t k_ = 0, n_ = 0, ld_residual_ = 0;
   int32_t w_zero_point_ = 0;
   int64_t rows_ = 0;
   Tensor packed_;

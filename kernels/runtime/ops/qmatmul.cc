@@ -15,6 +15,7 @@
 namespace wia {
 namespace {
 
+constexpr size_t kResidual = 2;
 constexpr size_t kMostExactK = 33025;  // 255 * 255 * K < 2^31
 
 struct Strided {
@@ -35,12 +36,12 @@ class QMatMulOp : public Op {
         b_zero_point_(static_cast<int32_t>(node.i("b_zero_point", 0))) {
     check(a_zero_point_ >= 0 && a_zero_point_ <= 255 && b_zero_point_ >= 0 && b_zero_point_ <= 255,
           "a zero point is no uint8 level");
-    check(!ending_.has_residual(), "a residual");
+    check(!ending_.has_residual() || perm_y_.empty(), "a residual of a transposed product");
     ending_.check_channels(where_, 1);
   }
 
   Inferred infer(InferContext& c) override {
-    check_inputs(c, 2);
+    check_inputs(c, 2 + (ending_.has_residual() ? 1 : 0));
     check_type(c.dtype(0), DType::kUint8, "a");
     check_type(c.dtype(1), DType::kUint8, "b");
     Strided a = permuted(c.shape(0), perm_a_), b = permuted(c.shape(1), perm_b_);
@@ -86,6 +87,7 @@ class QMatMulOp : public Op {
                    db < 0 || batch_b[db] == 1 ? 0 : b.steps[db], y_steps[d]};
     }
     n_batches_ = batch_.numel();
+    if (ending_.has_residual()) plan_residual(c, y);
 
     Shape stated = out;
     if (vector_a || vector_b) {
@@ -105,7 +107,6 @@ class QMatMulOp : public Op {
   void run(RunContext& c) override {
     if (n_batches_ == 0 || m_ == 0 || n_ == 0) return;
     if (k_ > kMostExactK || k_ == 0) return run_wide(c);
-    const QEpilogue epilogue = ending_.epilogue(nullptr, 0);
     QGemmRun run;
     run.k = k_;
     run.n = n_;
@@ -123,7 +124,7 @@ class QMatMulOp : public Op {
           qgemm_pack(kernel_, operand(c, batch), lease.as<void>());
           mine.packed = lease.as<void>();
           mine.row_end = m_;
-          qgemm_run(kernel_, mine, epilogue);
+          qgemm_run(kernel_, mine, epilogue_of(c, batch));
         }
       });
       return;
@@ -150,7 +151,7 @@ class QMatMulOp : public Op {
                      mine.row_end = row_end;
                      mine.panel_begin = panel_begin;
                      mine.panel_end = panel_end;
-                     qgemm_run(kernel_, mine, epilogue);
+                     qgemm_run(kernel_, mine, epilogue_of(c, batch));
                    });
       }
     });
@@ -160,8 +161,31 @@ class QMatMulOp : public Op {
 
  private:
   struct Steps {
-    int64_t a = 0, b = 0, y = 0;
+    int64_t a = 0, b = 0, y = 0, residual = 0;
   };
+
+  // The residual broadcasts to y [batch, m, n]; its last dimension is n.
+  void plan_residual(const InferContext& c, const Shape& y) {
+    check_type(c.dtype(kResidual), DType::kUint8, "the residual");
+    const Shape& r = c.shape(kResidual);
+    check(r.rank() >= 1 && r.rank() <= y.rank() && r[r.rank() - 1] == y[y.rank() - 1] &&
+              broadcast_shape(r, y, where_) == y,
+          "the residual is " + r.str() + " but the output " + y.str());
+    const auto steps = steps_of(r);
+    auto step = [&](int d) {
+      const int own = d - (y.rank() - r.rank());
+      return own < 0 || r[own] == 1 ? 0 : steps[static_cast<size_t>(own)];
+    };
+    ld_residual_ = static_cast<size_t>(step(y.rank() - 2));
+    for (int d = 0; d < batch_.rank(); ++d) steps_[d].residual = step(d);
+  }
+
+  // The epilogue of one product.
+  QEpilogue epilogue_of(RunContext& c, int64_t batch) const {
+    if (!ending_.has_residual()) return ending_.epilogue(nullptr, 0);
+    return ending_.epilogue(c.input(kResidual)->as<uint8_t>() + offsets(batch).residual,
+                            ld_residual_);
+  }
 
   void check_perm(const std::vector<int64_t>& perm, int rank) const {
     uint32_t seen = 0;
@@ -201,6 +225,7 @@ class QMatMulOp : public Op {
       at.a += index * steps_[d].a;
       at.b += index * steps_[d].b;
       at.y += index * steps_[d].y;
+      at.residual += index * steps_[d].residual;
     }
     return at;
   }
@@ -229,38 +254,47 @@ class QMatMulOp : public Op {
   }
 
   void run_wide(RunContext& c) {
-    const QEpilogue e = ending_.epilogue(nullptr, 0);
     const float m = ending_.multiplier()[0];
-    c.pool().parallel_for(
-        n_batches_ * static_cast<int64_t>(m_), 1, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            const Steps offset = offsets(i / static_cast<int64_t>(m_));
-            const int64_t row = i % static_cast<int64_t>(m_);
-            const uint8_t* a =
-                c.input(0)->as<uint8_t>() + offset.a + row * static_cast<int64_t>(lda_);
-            const uint8_t* b = c.input(1)->as<uint8_t>() + offset.b;
-            const int64_t to = offset.y + row * static_cast<int64_t>(ld_out_);
-            for (int64_t n = 0; n < static_cast<int64_t>(n_); ++n) {
-              int64_t acc = 0;
-              for (int64_t k = 0; k < static_cast<int64_t>(k_); ++k)
-                acc += (a[k] - a_zero_point_) * (b[k * stride_k_ + n * stride_n_] - b_zero_point_);
-              const float y = static_cast<float>(acc) * m;
-              if (!ending_.quantized()) {
-                c.output(0)->as<float>()[to + n] = y;
-                continue;
-              }
-              uint8_t q = requantize_value(y, e.zero_point, e.qmin, e.qmax);
-              c.output(0)->as<uint8_t>()[to + n] = e.table ? e.table[q] : q;
-            }
+    const int64_t rows = static_cast<int64_t>(m_);
+    c.pool().parallel_for(n_batches_ * rows, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const QEpilogue e = epilogue_of(c, i / rows);
+        const Steps offset = offsets(i / rows);
+        const int64_t row = i % rows;
+        const uint8_t* a = c.input(0)->as<uint8_t>() + offset.a + row * static_cast<int64_t>(lda_);
+        const uint8_t* b = c.input(1)->as<uint8_t>() + offset.b;
+        const uint8_t* residual =
+            e.residual ? e.residual + static_cast<size_t>(row) * e.ld_residual : nullptr;
+        const int64_t to = offset.y + row * static_cast<int64_t>(ld_out_);
+        for (int64_t n = 0; n < static_cast<int64_t>(n_); ++n) {
+          int64_t acc = 0;
+          for (int64_t k = 0; k < static_cast<int64_t>(k_); ++k)
+            acc += (a[k] - a_zero_point_) * (b[k * stride_k_ + n * stride_n_] - b_zero_point_);
+          const float y = static_cast<float>(acc) * m;
+          if (!ending_.quantized()) {
+            c.output(0)->as<float>()[to + n] = y;
+            continue;
           }
-        });
+          uint8_t q = requantize_value(y, e.zero_point, e.qmin, e.qmax);
+          if (e.table) q = e.table[q];
+          if (residual) {
+            const float a_part = static_cast<float>(q - e.sum_a_zero_point) * e.sum_a_multiplier;
+            const float b_part =
+                static_cast<float>(residual[n] - e.sum_b_zero_point) * e.sum_b_multiplier;
+            q = requantize_value(a_part + b_part, e.sum_zero_point, e.sum_qmin, e.sum_qmax);
+            if (e.sum_table) q = e.sum_table[q];
+          }
+          c.output(0)->as<uint8_t>()[to + n] = q;
+        }
+      }
+    });
   }
 
   Ending ending_;
   const QGemm& kernel_;
   std::vector<int64_t> perm_a_, perm_b_, perm_y_;
   int32_t a_zero_point_, b_zero_point_;
-  size_t m_ = 0, k_ = 0, n_ = 0, lda_ = 0, ld_out_ = 0;
+  size_t m_ = 0, k_ = 0, n_ = 0, lda_ = 0, ld_out_ = 0, ld_residual_ = 0;
   int64_t stride_k_ = 0, stride_n_ = 0, n_batches_ = 0;
   Shape batch_;
   std::array<Steps, Shape::kMaxRank> steps_{};
