@@ -4,10 +4,10 @@
     python -m benchmarks.exactness [MODEL ...] [--samples N] [--pure] [--json FILE] [--markdown FILE]
 
 The oracle is onnx.reference on the same quantized file; its convolutions and products are replaced by float64 ones of
-numpy, and two operators that it gets wrong are mended (--pure keeps its own, slow and in float32). Two questions are asked of every tensor that a
-QuantizeLinear makes: what does the oracle make of libwia's own inputs to it ("local": the arithmetic of one step),
-and of the model's inputs ("through": steps add up). Where they differ, how far was the oracle's real number from the
-border between two levels?
+numpy, and two operators that it gets wrong are mended (--pure keeps its own, slow and in float32). Two questions are
+asked of every tensor that a QuantizeLinear makes: what does the oracle make of libwia's own inputs to it ("local": the
+arithmetic of one step), and of the model's inputs ("through": steps add up). Where they differ, how far was the
+oracle's real number from the border between two levels?
 """
 
 from __future__ import annotations
