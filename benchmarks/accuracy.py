@@ -38,11 +38,13 @@ class Row:
     error: str = ""
 
 
-def measure(model: Model, producers: Sequence[str], executors: Sequence[str], keep: bool) -> list[Row]:
-    """The float model's row by onnxruntime, then every producer under every executor."""
+def measure(
+    model: Model, producers: Sequence[str], executors: Sequence[str], keep: bool = False, limit: int | None = None
+) -> list[Row]:
+    """The float model's row by onnxruntime, then every producer under every executor, on ``limit`` samples."""
     assert model.evaluation is not None
     assert model.metrics is not None
-    samples = model.evaluation()
+    samples = model.evaluation()[:limit]
     reference = _run("onnxruntime plain", model.path(), samples)
     rows = [Row(model.name, "float", "onnxruntime plain", model.metrics(reference, reference), 1.0, valid=True)]
     if "libwia" in executors:
@@ -98,13 +100,14 @@ def main() -> None:
     parser.add_argument("--producers", nargs="+", default=list(PRODUCERS), choices=list(PRODUCERS))
     parser.add_argument("--executors", nargs="+", default=list(RUN_BY), choices=list(EXECUTORS))
     parser.add_argument("--keep", action="store_true", help="use int8 files that are in the cache already")
+    parser.add_argument("--limit", type=int, help="evaluate on the first so many samples only")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     rows: list[Row] = []
     for name in arguments.models or TRAINED:
-        rows += measure(TRAINED[name], arguments.producers, arguments.executors, arguments.keep)
+        rows += measure(TRAINED[name], arguments.producers, arguments.executors, arguments.keep, arguments.limit)
         print(markdown([row for row in rows if row.model == name]), flush=True)
         if arguments.json:
             arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

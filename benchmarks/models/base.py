@@ -60,6 +60,22 @@ def cache() -> Path:
     return folder
 
 
+def stored(name: str, make: Callable[[], Sequence[Feeds]]) -> list[Feeds]:
+    """What ``make`` makes, from the cache after the first time; ``name`` changes when the samples do."""
+    path = cache() / f"{name}.samples.npz"
+    if not path.exists():
+        arrays = {f"{i}/{key}": value for i, feeds in enumerate(make()) for key, value in feeds.items()}
+        partial = path.with_name(path.name.replace(".samples", ".partial"))
+        np.savez_compressed(partial, **arrays)  # type: ignore[arg-type]
+        partial.rename(path)
+    found: dict[int, Feeds] = {}
+    with np.load(path) as archive:
+        for label in archive.files:
+            index, key = label.split("/", 1)
+            found.setdefault(int(index), {})[key] = archive[label]
+    return [found[index] for index in sorted(found)]
+
+
 def package_folder(package: str) -> Path:
     """Where an installed package lies; it is not imported."""
     spec = importlib.util.find_spec(package)

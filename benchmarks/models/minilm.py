@@ -106,13 +106,14 @@ def metrics(reference: Sequence[Outputs], candidate: Sequence[Outputs]) -> dict[
     """Cosine to the float vectors; rank correlation of all pairs' similarities, and of sentiments."""
     wanted, got = embed(reference), embed(candidate)
     cosine = np.sum(wanted * got, axis=1)
-    pairs = np.triu_indices(N_EVALUATION, 1)
+    first = slice(0, N_EVALUATION)
+    pairs = np.triu_indices(len(got[first]), 1)
     found = {
         "cosine": float(cosine.mean()),
         "worst_cosine": float(cosine.min()),
-        "pairs_spearman": spearman((wanted @ wanted.T)[pairs], (got @ got.T)[pairs]),
+        "pairs_spearman": spearman((wanted[first] @ wanted[first].T)[pairs], (got[first] @ got[first].T)[pairs]),
     }
-    if scored():
+    if scored() and len(got) == N_EVALUATION + N_SCORED:
         scores = np.array([score for _, score in scored()])
         taught = slice(N_EVALUATION, N_EVALUATION + N_SCORED // 2)
         judged = slice(N_EVALUATION + N_SCORED // 2, None)

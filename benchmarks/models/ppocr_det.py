@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from benchmarks.models.base import Feeds, Model, Outputs, package_folder
+from benchmarks.models.base import Feeds, Model, Outputs, package_folder, stored
 from benchmarks.models.pictures import OPENCV_DOC, UInt8Array, photographs
 from benchmarks.models.texts import pages
 
@@ -43,13 +43,13 @@ def scenes() -> list[UInt8Array]:
 @cache
 def calibration() -> Sequence[Feeds]:
     """Half of the scenes, sixteen drawn pages."""
-    return [feeds(picture) for picture in scenes()[0::2] + pages(16, skip=32)]
+    return stored("ppocr_det.calibration", lambda: [feeds(picture) for picture in scenes()[0::2] + pages(16, skip=32)])
 
 
 @cache
 def evaluation() -> Sequence[Feeds]:
-    """The other half, sixteen other pages."""
-    return [feeds(picture) for picture in scenes()[1::2] + pages(16)]
+    """Sixteen other pages, the other half of the scenes."""
+    return stored("ppocr_det.evaluation", lambda: [feeds(picture) for picture in pages(16) + scenes()[1::2]])
 
 
 def metrics(reference: Sequence[Outputs], candidate: Sequence[Outputs]) -> dict[str, float]:

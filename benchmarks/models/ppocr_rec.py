@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from PIL import Image
 
-from benchmarks.models.base import Feeds, Model, Outputs, package_folder
+from benchmarks.models.base import Feeds, Model, Outputs, package_folder, stored
 from benchmarks.models.pictures import UInt8Array
 from benchmarks.models.texts import lines
 
@@ -44,13 +44,13 @@ def feeds(line: UInt8Array) -> Feeds:
 @cache
 def calibration() -> Sequence[Feeds]:
     """A hundred lines that evaluation does not use."""
-    return [feeds(line) for _, line in lines(100, skip=N_LINES)]
+    return stored("ppocr_rec.calibration", lambda: [feeds(line) for _, line in lines(100, skip=N_LINES)])
 
 
 @cache
 def evaluation() -> Sequence[Feeds]:
     """Two hundred lines whose text is known."""
-    return [feeds(line) for _, line in lines(N_LINES)]
+    return stored("ppocr_rec.evaluation", lambda: [feeds(line) for _, line in lines(N_LINES)])
 
 
 @cache
@@ -70,7 +70,7 @@ def read(output: Outputs) -> str:
 
 def metrics(reference: Sequence[Outputs], candidate: Sequence[Outputs]) -> dict[str, float]:
     """Character error rate against the drawn text, lines without error, lines read as by the float model."""
-    texts = [text for text, _ in lines(N_LINES)]
+    texts = [text for text, _ in lines(len(candidate))]
     readings = [read(output) for output in candidate]
     errors = sum(edits(reading, text) for reading, text in zip(readings, texts, strict=True))
     return {
