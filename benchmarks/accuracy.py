@@ -18,7 +18,7 @@ from pathlib import Path
 import onnx
 
 from benchmarks.executors import EXECUTORS
-from benchmarks.models import TRAINED, Model, Outputs, cache
+from benchmarks.models import TRAINED, Feeds, Model, Outputs, cache
 from benchmarks.producers import PRODUCERS
 
 RUN_BY = ("onnxruntime plain", "libwia")
@@ -45,7 +45,7 @@ def measure(
     assert model.evaluation is not None
     assert model.metrics is not None
     samples = model.evaluation()[:limit]
-    reference = _run("onnxruntime plain", model.path(), samples)
+    reference = run_all("onnxruntime plain", model.path(), samples)
     rows = [Row(model.name, "float", "onnxruntime plain", model.metrics(reference, reference), 1.0, valid=True)]
     if "libwia" in executors:
         rows.append(_row(model, "float", "libwia", model.path(), samples, reference))
@@ -64,6 +64,12 @@ def measure(
             row.seconds_to_make = seconds
             rows.append(row)
     return rows
+
+
+def run_all(executor: str, path: Path, samples: Sequence[Feeds]) -> list[Outputs]:
+    """Every sample's outputs, on two threads."""
+    run = EXECUTORS[executor](path, 2)
+    return [run(sample) for sample in samples]
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -132,15 +138,10 @@ def _row(
         row.valid = False
         print(f"{model.name} {producer}: checker: {_line(problem)}", file=sys.stderr)
     try:
-        row.metrics = model.metrics(reference, _run(executor, path, samples))
+        row.metrics = model.metrics(reference, run_all(executor, path, samples))
     except Exception as problem:  # an executor that fails is a result
         row.error = _line(problem)
     return row
-
-
-def _run(executor: str, path: Path, samples: Sequence[dict]) -> list[Outputs]:  # type: ignore[type-arg]
-    run = EXECUTORS[executor](path, 2)
-    return [run(sample) for sample in samples]
 
 
 def _line(problem: Exception) -> str:
