@@ -4,9 +4,10 @@
     python -m benchmarks.exactness [MODEL ...] [--samples N] [--pure] [--json FILE] [--markdown FILE]
 
 The oracle is onnx.reference on the same quantized file; its convolutions and products are replaced by float64 ones of
-numpy, and two operators that it gets wrong are mended (--pure keeps its own, slow and in float32). Two questions are
+numpy, operators that it gets wrong are mended (--pure keeps its products, slow and in float32). Two questions are
 asked of every tensor that a QuantizeLinear makes: what does the oracle make of libwia's own inputs to it ("local": the
-arithmetic of one step), and of the model's inputs ("through": steps add up). Where they differ, how far was the
+arithmetic of one step), and of the model's inputs ("through": one step early moves many later; onnxruntime without optimizations stands
+beside it). Where they differ, how far was the
 oracle's real number from the border between two levels?
 """
 
@@ -16,6 +17,7 @@ import argparse
 import copy
 import json
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Sequence
@@ -27,7 +29,8 @@ import numpy.typing as npt
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from benchmarks.float64_ops import OPS
+from benchmarks.executors import EXECUTORS
+from benchmarks.float64_ops import MENDED, PRODUCTS
 from benchmarks.models import TRAINED, Feeds, Model, cache
 from benchmarks.producers import PRODUCERS
 
@@ -70,6 +73,7 @@ class Row:
     samples: int = 0
     local: Difference | None = None
     through: Difference | None = None
+    peer_through: Difference | None = None
     exposed_equals_fused: bool | None = None
     variants: str = ""
     variants_equal: bool | None = None
@@ -125,21 +129,24 @@ def measure(model: Model, samples: int, pure: bool, isas: Sequence[str], threads
     file = onnx.load(path)
     assert model.evaluation is not None
     chosen = smallest(model.evaluation(), samples)
-    row = Row(model.name, samples=len(chosen), local=Difference(), through=Difference())
-    assert row.local is not None
-    assert row.through is not None
+    here, through, peer_through = Difference(), Difference(), Difference()
+    row = Row(model.name, len(chosen), here, through, peer_through)
     nodes = quantized_tensors(file)
     scales = _scales(file)
     opened = wia_quant.Session(exposed(file).SerializeToString())
     names = [output.name for output in opened.get_outputs()]
     fused = wia_quant.Session(path)
-    again = ReferenceEvaluator(local(file), new_ops=None if pure else OPS)
-    whole = ReferenceEvaluator(exposed(file), new_ops=None if pure else OPS)
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(exposed(file), Path(folder) / "exposed.onnx")
+        peer = EXECUTORS["onnxruntime plain"](Path(folder) / "exposed.onnx", 2)
+    again = ReferenceEvaluator(local(file), new_ops=MENDED + PRODUCTS * (not pure))
+    whole = ReferenceEvaluator(exposed(file), new_ops=MENDED + PRODUCTS * (not pure))
     row.exposed_equals_fused = True
     for feeds in chosen:
         got = dict(zip(names, opened.run(None, feeds), strict=True))
         for output, value in zip(fused.get_outputs(), fused.run(None, feeds), strict=True):
             row.exposed_equals_fused &= got[output.name].tobytes() == value.tobytes()
+        peer_got = dict(zip(names, peer(feeds), strict=True))
         ours = {node.output[0]: got[node.output[0]] for node in nodes}
         remade = dict(zip(again.output_names, again.run(None, {**feeds, **ours}), strict=True))
         wanted = dict(zip(whole.output_names, whole.run(None, feeds), strict=True))
@@ -147,8 +154,9 @@ def measure(model: Model, samples: int, pure: bool, isas: Sequence[str], threads
             q, x = node.output[0], node.input[0]
             source = remade.get(x, feeds.get(x))
             real = None if source is None or x in {i.name for i in file.graph.initializer} else source / scales[q]
-            row.local.add(q, got[q], remade[q + AGAIN], real)
-            row.through.add(q, got[q], wanted[q])
+            here.add(q, got[q], remade[q + AGAIN], real)
+            through.add(q, got[q], wanted[q])
+            peer_through.add(q, peer_got[q], wanted[q])
     variants = [(isa, n) for isa in isas for n in threads]
     row.variants = ", ".join(isas) + " x " + "/".join(map(str, threads)) + " threads"
     row.variants_equal = True
@@ -173,7 +181,15 @@ def smallest(samples: Sequence[Feeds], n: int) -> list[Feeds]:
 def markdown(rows: Sequence[Row]) -> str:
     """One line per model."""
     head = ["model", "samples", "quantized tensors", "elements", "local: equal", "local: largest step"]
-    head += ["farthest from a border", "through: equal", "through: largest step", "fused = exposed", "ISAs and threads"]
+    head += [
+        "farthest from a border",
+        "through: equal",
+        "through: largest step",
+        "onnxruntime through: equal",
+        "largest",
+        "fused = exposed",
+        "ISAs and threads",
+    ]
     lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
     for row in rows:
         if row.error or row.local is None or row.through is None:
@@ -182,7 +198,13 @@ def markdown(rows: Sequence[Row]) -> str:
         cells = [row.model, str(row.samples), str(row.local.tensors // max(1, row.samples)), str(row.local.elements)]
         cells += [f"{row.local.equal / row.local.elements:.6%}", str(row.local.largest_step)]
         cells += [f"{row.local.farthest_from_border:.1e} levels", f"{row.through.equal / row.through.elements:.4%}"]
-        cells += [str(row.through.largest_step), "yes" if row.exposed_equals_fused else "NO"]
+        cells += [str(row.through.largest_step)]
+        peer = row.peer_through or Difference(elements=1)
+        cells += [
+            f"{peer.equal / peer.elements:.4%}",
+            str(peer.largest_step),
+            "yes" if row.exposed_equals_fused else "NO",
+        ]
         cells += [f"{'equal bytes' if row.variants_equal else 'DIFFER'}: {row.variants}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators for onnx.reference: products that add up in float64 and fast enough for whole models, and two mended ones.
+"""Operators for onnx.reference: products that add up in float64, fast enough for whole models, and mended ones.
 
-onnx.reference 1.23 takes a BatchNormalization below opset 14 that has a momentum for one in training, and the largest
-of all channels for GlobalMaxPool's.
+onnx.reference 1.23 has no DequantizeLinear below opset 19, takes a BatchNormalization below opset 14 that has a
+momentum for one in training, and the largest of all channels for GlobalMaxPool's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import op_dequantize_linear
 
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
@@ -108,6 +109,18 @@ class Gemm(OpRun):
         return (y.astype(np.float32),)
 
 
+class DequantizeLinear(op_dequantize_linear.DequantizeLinear_25):
+    """onnx.reference's own of the latest opset, for all of them."""
+
+    op_domain = ""
+
+    def _run(  # type: ignore[no-untyped-def]
+        self, x, scale, zero_point=None, axis=None, block_size=None, output_dtype=None
+    ) -> tuple[npt.NDArray[Any]]:
+        axis, block_size = 1 if axis is None else axis, block_size or 0
+        return super()._run(x, scale, zero_point, axis=axis, block_size=block_size, output_dtype=output_dtype)  # type: ignore[no-any-return]
+
+
 class BatchNormalization(OpRun):
     """BatchNormalization of inference."""
 
@@ -131,8 +144,11 @@ class GlobalMaxPool(OpRun):
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
-#: What replaces onnx.reference's own.
-OPS: list[type[OpRun]] = [Conv, ConvTranspose, MatMul, Gemm, BatchNormalization, GlobalMaxPool]
+#: What onnx.reference lacks or gets wrong.
+MENDED: list[type[OpRun]] = [DequantizeLinear, BatchNormalization, GlobalMaxPool]
+
+#: What stands for its slow float32 products.
+PRODUCTS: list[type[OpRun]] = [Conv, ConvTranspose, MatMul, Gemm]
 
 
 def _pads(
