@@ -6,9 +6,9 @@
 The oracle is onnx.reference on the same quantized file; its convolutions and products are replaced by float64 ones of
 numpy, operators that it gets wrong are mended (--pure keeps its products, slow and in float32). Two questions are
 asked of every tensor that a QuantizeLinear makes: what does the oracle make of libwia's own inputs to it ("local": the
-arithmetic of one step), and of the model's inputs ("through": one step early moves many later; onnxruntime without optimizations stands
-beside it). Where they differ, how far was the
-oracle's real number from the border between two levels?
+arithmetic of one step), and of the model's inputs ("through": one step early moves many later; onnxruntime without
+optimizations stands beside it). Where they differ, how far was the oracle's real number from the border between two
+levels?
 """
 
 from __future__ import annotations
