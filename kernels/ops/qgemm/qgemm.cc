@@ -49,15 +49,11 @@ const QGemm& select_qgemm(uint32_t isa) {
   return qgemm_u8s8_reference;
 }
 
-int8_t qgemm_b_at(const QGemmB& b, size_t s, size_t k, size_t column) {
-  if (k >= b.segment_k || column >= b.n) return 0;
-  const ptrdiff_t at = static_cast<ptrdiff_t>(s / b.segment_columns) * b.stride_segment_row +
-                       static_cast<ptrdiff_t>(s % b.segment_columns) * b.stride_segment_column +
-                       static_cast<ptrdiff_t>(k / b.run) * b.stride_run +
-                       static_cast<ptrdiff_t>(k % b.run) * b.stride_k +
-                       static_cast<ptrdiff_t>(column) * b.stride_n;
-  if (b.is_unsigned) return static_cast<int8_t>(static_cast<const uint8_t*>(b.data)[at] - 128);
-  return static_cast<const int8_t*>(b.data)[at];
+ptrdiff_t qgemm_b_offset(const QGemmB& b, size_t s, size_t k) {
+  return static_cast<ptrdiff_t>(s / b.segment_columns) * b.stride_segment_row +
+         static_cast<ptrdiff_t>(s % b.segment_columns) * b.stride_segment_column +
+         static_cast<ptrdiff_t>(k / b.run) * b.stride_run +
+         static_cast<ptrdiff_t>(k % b.run) * b.stride_k;
 }
 
 size_t qgemm_panels(const QGemm& kernel, size_t n) { return Panels(kernel, n).count; }

@@ -41,9 +41,9 @@ struct QGemmB {
   size_t multiplier_stride = 1;
   const float* float_bias = nullptr;  // [n] or nullptr; used by QOutput::kF32
 };
-// Element (k of segment s, column n) as the int8 that is packed: uint8 B is moved by -128; 0 beyond
-// segment_k or n.
-int8_t qgemm_b_at(const QGemmB& b, size_t s, size_t k, size_t column);
+// Where element k of segment s of column 0 is, in elements from data. Packed weights are int8:
+// uint8 B is moved by -128; K beyond segment_k and columns beyond n are 0.
+ptrdiff_t qgemm_b_offset(const QGemmB& b, size_t s, size_t k);
 
 // The most rows of A that one kernel call takes; more are dealt evenly to several calls. Pieces of
 // rows that a caller gives to threads are best of about this size.
@@ -73,8 +73,8 @@ struct QGemm {
   const char* name;
   size_t lanes, max_vectors;  // columns of a vector; vectors of the widest panel
   size_t k_align, weight_bytes;
-  // Writes the weights of columns [first, first + vectors * lanes) as qgemm_b_at gives them, and
-  // their sums over K.
+  // Writes the weights of columns [first, first + vectors * lanes) as int8 (see qgemm_b_offset),
+  // and their sums over K.
   void (*pack_panel)(const QGemmB& b, size_t first, size_t vectors, std::byte* header,
                      std::byte* weights, int32_t* sums);
   void (*block)(const QGemmBlock& block);

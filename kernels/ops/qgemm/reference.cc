@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The definition of a panel product: one column at a time, one multiply-add at a time.
-#include <cstring>
-
 #include "ops/qgemm/qgemm.h"
 
 namespace wia {
@@ -10,13 +8,19 @@ namespace {
 void pack_panel(const QGemmB& b, size_t first, size_t vectors, std::byte*, std::byte* weights,
                 int32_t* sums) {
   constexpr size_t kLanes = 8;
-  for (size_t column = 0; column < vectors * kLanes; ++column) {
+  const size_t width = vectors * kLanes;
+  const uint8_t* data = static_cast<const uint8_t*>(b.data);
+  for (size_t column = 0; column < width; ++column) {
     uint32_t sum = 0;
     for (size_t s = 0; s < b.segments; ++s) {
       for (size_t k = 0; k < b.segment_k; ++k) {
-        const int8_t stored = qgemm_b_at(b, s, k, first + column);
-        std::memcpy(weights + (s * b.segment_k + k) * vectors * kLanes + column, &stored, 1);
-        sum += static_cast<uint32_t>(stored);
+        uint8_t w = 0;
+        if (first + column < b.n) {
+          w = data[qgemm_b_offset(b, s, k) + static_cast<ptrdiff_t>(first + column) * b.stride_n];
+          if (b.is_unsigned) w ^= 0x80;  // minus 128
+        }
+        weights[(s * b.segment_k + k) * width + column] = static_cast<std::byte>(w);
+        sum += static_cast<uint32_t>(static_cast<int8_t>(w));
       }
     }
     sums[column] = static_cast<int32_t>(sum);
