@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import random
 import re
@@ -315,6 +316,7 @@ class _Opening:
         target = _picture_input(self.inputs, root)
         spec, notes = _fitted_spec(self.spec, target)
         chosen, order = _choose(len(files), self.samples, self.seed)
+        chosen += _spare(len(files), chosen, self.seed)
 
         def records(_: Dataset) -> Iterator[Record]:
             for i in chosen:
@@ -386,7 +388,6 @@ class _Opening:
         if length == 0:
             raise DataError(f"{source}: the arrays hold no sample (their first axis is 0 long)")
         chosen, order = _choose(length, self.samples, self.seed)
-        chosen = sorted(chosen[: self.samples])
 
         def records(dataset: Dataset) -> Iterator[Record]:
             _say_extra(dataset, rows)
@@ -470,15 +471,18 @@ class _PictureReader:
     def __call__(self) -> tuple[Arrays, bytes]:
         try:
             content = self.path.read_bytes()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of odd metadata, or of a size that is large and still safe
-                with Image.open(self.path) as picture:
-                    sample = picture_to_sample(picture, self.spec)
-        # Pillow's decoders raise all of these for broken files; none of our own code is inside but numpy's.
-        except (OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError, MemoryError) as e:
-            raise DataError(f"cannot be read as a picture ({_one_line(e)})") from e
-        except Image.DecompressionBombError as e:
-            raise DataError(f"too large to be read safely ({_one_line(e)})") from e
+        except OSError as e:
+            raise DataError(f"cannot be read ({e.strerror or e})") from e
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd metadata, or of a size that is large and still safe
+            try:
+                picture = Image.open(io.BytesIO(content))
+                picture.load()
+            except Image.DecompressionBombError as e:
+                raise DataError(f"too large to be read safely ({_one_line(e)})") from e
+            except Exception as e:  # of a broken file Pillow's decoders raise whatever they stumble over
+                raise DataError(f"cannot be read as a picture ({_one_line(e)})") from e
+            sample = picture_to_sample(picture, self.spec)
         return {self.input_name: sample}, hashlib.sha256(content).digest()
 
 
@@ -548,19 +552,19 @@ def _stacked(samples: Sequence[tuple[str, Arrays]]) -> Batch:
 
 
 def _choose(available: int, wanted: int, seed: int) -> tuple[list[int], str]:
-    """Indices in the order of use, and that order in words.
-
-    All in their order if they are few enough; else ``wanted`` spread evenly from a seeded start, and behind
-    them the rest, shuffled: they step in for what cannot be read.
-    """
+    """Ascending indices of what is used, and the choice in words: all, or ``wanted`` spread evenly."""
     if available <= wanted:
         return list(range(available)), "all, sorted by name or index"
-    generator = random.Random(seed)
-    start = generator.random()
+    start = random.Random(seed).random()
     even = [int((i + start) * available / wanted) for i in range(wanted)]
-    rest = sorted(set(range(available)) - set(even))
-    generator.shuffle(rest)
-    return even + rest, f"{wanted} of {available} spread evenly"
+    return even, f"{wanted} of {available} spread evenly"
+
+
+def _spare(available: int, chosen: Sequence[int], seed: int) -> list[int]:
+    """The other indices, shuffled: they step in for what cannot be read."""
+    rest = sorted(set(range(available)) - set(chosen))
+    random.Random(seed).shuffle(rest)
+    return rest
 
 
 def _picture_input(inputs: Sequence[ModelInput], root: Path) -> ModelInput:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import lzma
 import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +21,28 @@ from wia_quant.errors import DataError
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-#: Bytes skipped at a time on the way to a row.
-SKIP: Final = 1 << 20
+#: Bytes read at a time.
+CHUNK: Final = 1 << 20
+
+#: What zipfile, zlib and numpy raise of files that are broken, encrypted or compressed in a way they do not know.
+BROKEN: Final = (
+    OSError,
+    EOFError,
+    ValueError,
+    SyntaxError,
+    TypeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+    NotImplementedError,
+    RuntimeError,
+    struct.error,
+    lzma.LZMAError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
 
 
 @dataclass(frozen=True)
@@ -94,8 +116,8 @@ def open_rows(path: Path, names: Sequence[str]) -> NpyRows:
         with ExitStack() as stack:
             try:
                 stream = stack.enter_context(opener())
-            except OSError as e:
-                raise DataError(f"{path}: cannot be read ({e.strerror or e})") from e
+            except BROKEN as e:
+                raise DataError(f"{path}: cannot be read ({e})") from e
             shapes[name] = _Stream(stream, f"{path}: array {name!r}").shape
     return NpyRows(shapes, extra, members, str(path))
 
@@ -120,8 +142,10 @@ class _Stream:
             version = np.lib.format.read_magic(stream)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             self.shape, self._fortran, self._dtype = read(stream)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as e:
+        except BROKEN as e:
             raise DataError(f"{where}: not a numpy array ({e})") from e
+        if any(n < 0 for n in self.shape):
+            raise DataError(f"{where}: not a numpy array (its shape is {self.shape})")
         if self._dtype.hasobject:
             raise DataError(f"{where}: holds Python objects, which are not read; save numbers")
         if self._fortran and len(self.shape) < 2:
@@ -137,8 +161,7 @@ class _Stream:
         n_values = math.prod(self.shape[1:])
         skip = (index - self._next) * n_values * self._dtype.itemsize
         while skip > 0:
-            got = len(self._bytes(min(skip, SKIP)))
-            skip -= got
+            skip -= len(self._bytes(min(skip, CHUNK)))
         self._next = index + 1
         return self._read(n_values).reshape(1, *self.shape[1:])
 
@@ -146,13 +169,17 @@ class _Stream:
         return np.frombuffer(self._bytes(n_values * self._dtype.itemsize), dtype=self._dtype).copy()
 
     def _bytes(self, n_bytes: int) -> bytes:
-        try:
-            got = self._stream.read(n_bytes)
-        except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as e:
-            raise DataError(f"{self._where}: broken ({e})") from e
-        if len(got) != n_bytes:
-            raise DataError(f"{self._where}: the file ends too early")
-        return got
+        # Piece by piece: a header may promise more than the file, or the memory, has.
+        got = bytearray()
+        while len(got) < n_bytes:
+            try:
+                piece = self._stream.read(min(n_bytes - len(got), CHUNK))
+            except BROKEN as e:
+                raise DataError(f"{self._where}: broken ({e})") from e
+            if not piece:
+                raise DataError(f"{self._where}: the file ends too early")
+            got += piece
+        return bytes(got)
 
 
 def _members(path: Path) -> dict[str, str]:
@@ -160,7 +187,7 @@ def _members(path: Path) -> dict[str, str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return {n.removesuffix(".npy"): n for n in archive.namelist() if n.endswith(".npy")}
-    except (OSError, zipfile.BadZipFile) as e:
+    except BROKEN as e:
         raise DataError(f"{path}: not a .npz file ({e})") from e
 
 

@@ -425,6 +425,60 @@ def test_preprocessing_of_arrays_is_refused(tmp_path: Path) -> None:
         open_data(tmp_path / "d.npy", IMAGE, preprocess="imagenet")
 
 
+# ---- hostile files --------------------------------------------------------------------------------------------
+
+
+def mutations(content: bytes, n: int) -> Iterator[bytes]:
+    """The content cut, and with bytes changed: the same ``n`` every time."""
+    generator = np.random.default_rng(len(content))
+    for i in range(n):
+        changed = bytearray(content)
+        for _ in range(int(generator.integers(1, 8))):
+            changed[int(generator.integers(len(changed)))] = int(generator.integers(256))
+        yield bytes(changed[: int(generator.integers(len(changed)))] if i % 4 == 0 else changed)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "bmp", "webp", "gif", "tiff", "ppm"])
+def test_a_damaged_picture_is_read_or_named_and_never_crashes(tmp_path: Path, suffix: str) -> None:
+    Image.fromarray(pixels(3, 20, 20)).save(tmp_path / f"a.{suffix}")
+    content = (tmp_path / f"a.{suffix}").read_bytes()
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    for n, changed in enumerate(mutations(content, 60)):
+        (folder / f"{n:02}.{suffix}").write_bytes(changed)
+    (folder / f"whole.{suffix}").write_bytes(content)
+    dataset = open_data(folder, IMAGE, preprocess="raw")
+    used = len(values(dataset))
+    assert used >= 1
+    assert used + len(dataset.summary.skipped) == 61
+    assert all("cannot be read" in why or "too large" in why for why in dataset.summary.skipped.values())
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed], ids=["stored", "compressed"])
+def test_a_damaged_npz_is_read_or_named_and_never_crashes(tmp_path: Path, save: Any) -> None:
+    save(tmp_path / "a.npz", x=np.random.default_rng(0).standard_normal((3, 3, 8, 8)).astype(np.float32))
+    content = (tmp_path / "a.npz").read_bytes()
+    refused = 0
+    for changed in mutations(content, 150):
+        (tmp_path / "b.npz").write_bytes(changed)
+        try:
+            list(open_data(tmp_path / "b.npz", IMAGE))
+        except DataError:
+            refused += 1
+    assert refused > 30
+
+
+def test_a_header_that_promises_more_than_the_file_has_takes_no_memory(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 3, 8, 8), np.float32))
+    content = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(content.replace(b"(2, 3, 8, 8), }   ", b"(2, 3, 9**9, 8), }"))
+    with pytest.raises(DataError):
+        list(open_data(tmp_path / "a.npy", IMAGE))
+    (tmp_path / "a.npy").write_bytes(content.replace(b"(2, 3, 8, 8), }          ", b"(999999999999, 3, 8, 8),}"))
+    with pytest.raises(DataError, match="the file ends too early"):
+        list(open_data(tmp_path / "a.npy", IMAGE, samples=1, seed=1))
+
+
 # ---- iterables ------------------------------------------------------------------------------------------------
 
 
@@ -467,6 +521,7 @@ def test_what_a_loader_gives_is_taken(source: Any) -> None:
     assert dataset.summary.used == 6
 
 
+@pytest.mark.slow
 def test_a_torch_loader_is_taken() -> None:
     torch = pytest.importorskip("torch")
     data = torch.utils.data.TensorDataset(torch.from_numpy(IMAGES), torch.arange(6))
