@@ -28,6 +28,9 @@ N_POINTS: Final = 8193
 #: How far a result may move, in steps of its own grid.
 TOLERANCE: Final = 0.25
 
+#: An end is moved only if that saves this share of the range.
+LEAST_GAIN: Final = 0.02
+
 
 def saturation(draft: Draft, batches: Sequence[Feeds], progress: Progress | None) -> dict[str, Any]:
     """Cut back the ranges of all sources of regions; data is not needed."""
@@ -73,6 +76,8 @@ def _cut_back(model: Model, regions: Regions, grids: Grids, draft: Draft, source
         below &= _spread(y) <= tolerance
     hi = float(x[int(np.argmax(above))])  # the first point from which on nothing changes
     lo = float(x[N_POINTS - 1 - int(np.argmax(below[::-1]))])
+    worth = LEAST_GAIN * (old.hi - old.lo)
+    lo, hi = (lo if lo - old.lo > worth else old.lo), (hi if old.hi - hi > worth else old.hi)
     return Range.around_zero(lo, hi) if lo < hi else old
 
 

@@ -18,7 +18,7 @@ INT7_NARROW: Final = QType("int7_narrow", INT8_NARROW.dtype, -63, 63, symmetric=
 
 _ACTIVATIONS: Final = MappingProxyType({"int8": INT8, "uint8": UINT8, "int8_symmetric": INT8_SYMMETRIC})
 _WEIGHTS: Final = MappingProxyType({"int8_narrow": INT8_NARROW, "int7_narrow": INT7_NARROW})
-_SCHEMES: Final = ("w8a8", "w8a16", "w8", "w4", "fp16")
+_SCHEMES: Final = ("w8a8", "w8a16", "w8", "w4")
 _SCHEMA_VERSION: Final = 1
 
 
