@@ -29,14 +29,18 @@ def model(
     opset: int = 17,
     ir_version: int | None = None,
     types: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
 ) -> onnx.ModelProto:
-    """A checked float model; inputs are float32 unless ``types`` says otherwise."""
-    types = types or {}
+    """A checked float model; inputs are float32 unless ``types`` says otherwise.
+
+    ``shapes`` are those of outputs that inference does not find.
+    """
+    types, shapes = types or {}, shapes or {}
     graph = helper.make_graph(
         list(nodes),
         "g",
         [helper.make_tensor_value_info(n, types.get(n, TensorProto.FLOAT), s) for n, s in inputs.items()],
-        [helper.make_tensor_value_info(n, types.get(n, TensorProto.FLOAT), None) for n in outputs],
+        [helper.make_tensor_value_info(n, types.get(n, TensorProto.FLOAT), shapes.get(n)) for n in outputs],
         [numpy_helper.from_array(np.asarray(v), k) for k, v in (constants or {}).items()],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])

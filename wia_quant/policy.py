@@ -246,6 +246,7 @@ class _Planner:
     keep_float: dict[str, str]
     lines: dict[str, Operator] = field(default_factory=dict)
     float_reason: dict[str, str] = field(default_factory=dict)
+    weight_only: set[str] = field(default_factory=set)
     fused: dict[str, str] = field(default_factory=dict)  # node absorbed by a product -> that node
     regions: Regions = field(default_factory=Regions)
     quantized: set[str] = field(default_factory=set)
@@ -270,8 +271,8 @@ class _Planner:
             line = operator(self.model, node)
             self.lines[node.name] = line
             reason = self._reason_to_stay_float(node, line)
-            if reason is None and graph is not self.model.main and scheme.activations is not None:
-                reason = "inside a subgraph, whose tensors have no measured range"
+            if graph is not self.model.main and scheme.activations is not None:
+                reason = self._inside_subgraph(node, line, reason)
             if reason is None and scheme.activations is None and line.kind not in (Kind.PRODUCT, Kind.EMBEDDING):
                 reason = "only weights are quantized"
             if reason is not None:
@@ -298,6 +299,17 @@ class _Planner:
             return None
         return line.condition(self.model, node) if line.condition else None
 
+    def _inside_subgraph(self, node: Node, line: Operator, reason: str | None) -> str | None:
+        """Tensors of subgraphs are not measured: there only constant weights become integers."""
+        index = {Kind.PRODUCT: 1, Kind.EMBEDDING: 0}.get(line.kind)
+        if index is None or node.name in self.exclude or node.name in self.keep_float:
+            return reason or "inside a subgraph, whose tensors have no measured range"
+        weight = self.model.array(node.input(index))
+        if weight is None or weight.ndim < 2 or not self.model.is_float(node.inputs[index]):
+            return "inside a subgraph, without a constant float32 weight"
+        self.weight_only.add(node.name)
+        return None
+
     def _is_pointwise(self, node: Node) -> bool:
         sizes = [a.size for a in map(self.model.array, node.inputs) if a is not None]
         return (
@@ -311,6 +323,8 @@ class _Planner:
         for _, node in self.model.nodes():
             line = self.lines[node.name]
             if node.name in self.float_reason or line.kind not in (Kind.PRODUCT, Kind.BINARY):
+                continue
+            if node.name in self.weight_only:
                 continue
             if line.kind is Kind.BINARY and self._is_pointwise(node):
                 continue
@@ -399,7 +413,7 @@ class _Planner:
         self.wanted = {}
         for graph in reversed(self.model.graphs):
             for node in reversed(graph.nodes):
-                if node.name not in self.quantized:
+                if node.name not in self.quantized or node.name in self.weight_only:
                     continue
                 line = self.lines[node.name]
                 behind = any(self.wanted.get(o, False) for o in node.outputs if o)
@@ -413,12 +427,7 @@ class _Planner:
 
     def _reach(self) -> None:
         """Which values exist, or will exist for another reader, as integers."""
-        direct = {
-            v
-            for _, n in self.model.nodes()
-            if n.name in self.quantized and self.lines[n.name].kind is Kind.PRODUCT and n.name not in self.fused
-            for v in n.inputs[:2]
-        }
+        direct = {v for _, n in self.model.nodes() if self._is_integer_product(n) for v in n.inputs[:2]}
         self.native = {}
         for graph in self.model.graphs:
             for info in graph.inputs:
@@ -427,16 +436,24 @@ class _Planner:
             made = node.name in self.quantized and (
                 self.lines[node.name].kind is Kind.PRODUCT or node.name in self.fused or self._inputs_ready(node)
             )
-            if self.lines[node.name].kind is Kind.EMBEDDING:
+            if self.lines[node.name].kind is Kind.EMBEDDING or node.name in self.weight_only:
                 made = False
             for value in filter(None, node.outputs):
                 self.native[value] = made or value in direct
+
+    def _is_integer_product(self, node: Node) -> bool:
+        return (
+            node.name in self.quantized
+            and self.lines[node.name].kind is Kind.PRODUCT
+            and node.name not in self.fused
+            and node.name not in self.weight_only
+        )
 
     def _drop_small_islands(self) -> bool:
         """Small products between float operators: quantizing their input costs more than it saves."""
         dropped = False
         for _, node in self.model.nodes():
-            if node.name not in self.quantized or self.lines[node.name].kind is not Kind.PRODUCT:
+            if not self._is_integer_product(node):
                 continue
             weight = self.model.shape(node.inputs[1]) if self.model.array(node.inputs[1]) is not None else None
             if weight is None or int(np.prod([d or 1 for d in weight])) > SMALL_PRODUCT:
@@ -517,8 +534,10 @@ class _Planner:
                 by_channel = self.target is None or self.target.per_channel
                 axis = line.weight_axis(node, array.ndim) if by_channel and _one_matrix(node, array.ndim) else None
                 weights.append(WeightPlan(value, node.name, i, axis, qtype))
-            else:
+            elif node.name not in self.weight_only:
                 readers.setdefault(value, set()).add(node.name)
+        if node.name in self.weight_only:
+            return
         if node.input(2) and self._int32_bias:
             biases.append(BiasPlan(node.inputs[2], node.name, 2, node.name))
         end = self._end(node)
@@ -606,6 +625,8 @@ class _Planner:
             if not any(self.wanted.get(o, False) for o in node.outputs if o):
                 return "no integer operator reads its result"
             return "its input is float and would have to be quantized for it alone"
+        if node.name in self.weight_only:
+            return "inside a subgraph: its weight is int8, its activations have no measured range and stay float"
         if line.kind is Kind.PRODUCT and not self.wanted.get(self._end(node), False):
             return line.why + "; its result stays float, as no integer operator reads it"
         if node.outputs[0] in self.regions.source:

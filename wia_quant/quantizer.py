@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,7 +234,7 @@ def write(
         "scheme": plan.scheme,
         "folds": prepared.folds,
         "exclusions": dict(sorted(prepared.excluded.items())),
-        "float": {d.node: d.reason for d in plan.decisions if not d.quantized},
+        "float": dict(sorted(Counter(d.reason for d in plan.decisions if not d.quantized).items())),
         "notes": [*plan.notes, *exported.notes],
         **(choices or {}),
     }
