@@ -103,17 +103,21 @@ def divergences(counts: FloatArray, levels: int) -> FloatArray:
 
     # starts[i, l]: the first bin of level l when i bins are kept.
     starts = np.arange(levels + 1)[None, :] * kept[:, None] // levels
-    mass = np.diff(sums[starts], axis=1)  # of Q, [thresholds, levels]
-    used = np.diff(n_used[starts], axis=1)
+    at_starts = sums.take(starts)
+    mass = at_starts[:, 1:] - at_starts[:, :-1]  # of Q, [thresholds, levels]
+    at_starts = n_used.take(starts)
+    used = at_starts[:, 1:] - at_starts[:, :-1]
     reference = mass.copy()  # of P
     reference[:, -1] += outliers
     used[:, -1] += (last == 0) & (outliers > 0)
 
     # sum p log p: that of the counts, the last bin exchanged for one that holds the outliers too
     plogp = logs[kept] - _xlogx(last) + _xlogx(last + outliers)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        qlog = np.where(reference > 0, np.log(mass / used), 0.0)
-    plogq = (np.where(reference > 0, reference, 0.0) * qlog).sum(axis=1)
+    qlog = np.zeros_like(mass)
+    np.divide(mass, used, out=qlog, where=reference > 0)
+    with np.errstate(divide="ignore"):
+        np.log(qlog, out=qlog, where=reference > 0)
+    plogq = np.einsum("tl,tl->t", reference, qlog)
     # Both are normalized: P by total, Q by the kept mass.
     with np.errstate(divide="ignore", invalid="ignore"):
         kl = (plogp - plogq) / total - np.log(total) + np.log(sums[kept])
