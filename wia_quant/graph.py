@@ -289,6 +289,17 @@ class Model:
             self.types[name] = tensor.data_type
             self.shapes[name] = tuple(tensor.dims)
             self.symbols[name] = tuple(tensor.dims)
+        for info in self.main.outputs:
+            self._describe(info)
+
+    def _describe(self, info: onnx.ValueInfoProto) -> None:
+        """Give an output that was declared without type or shape what inference found."""
+        tensor = info.type.tensor_type
+        if not tensor.elem_type and info.name in self.types:
+            tensor.elem_type = self.types[info.name]
+        if not tensor.HasField("shape") and info.name in self.symbols:
+            dims = list(self.symbols[info.name])
+            info.CopyFrom(helper.make_tensor_value_info(info.name, tensor.elem_type, dims))
 
     def interface(self) -> onnx.ModelProto:
         """A message with the inputs and outputs alone."""

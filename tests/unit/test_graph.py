@@ -130,3 +130,13 @@ def test_above_two_gibibytes_the_weights_go_beside_the_model(tmp_path: Path, mon
     (tmp_path / "part.tmp").rename(tmp_path / "m.onnx")
     assert (tmp_path / "m.onnx.data").stat().st_size >= 64 * 27 * 4
     assert np.array_equal(load(tmp_path / "m.onnx").floats("c.w"), numpy_helper.to_array(proto.graph.initializer[0]))
+
+
+def test_an_output_declared_without_a_shape_gets_the_inferred_one() -> None:
+    proto = model([conv("c", "x", "y")], {"x": ["N", 3, 4, 4]}, ["y"], conv_constants("c", (2, 3, 1, 1)))
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    loaded = load(proto)
+    loaded.infer()
+    onnx.checker.check_model(loaded.to_proto(), full_check=True)
+    assert [d.dim_param or d.dim_value for d in loaded.main.outputs[0].type.tensor_type.shape.dim] == ["N", 2, 4, 4]
+    assert not proto.graph.output[0].type.tensor_type.HasField("shape")

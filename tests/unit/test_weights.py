@@ -10,6 +10,8 @@ from onnx import helper
 
 from tests.quantizing import Array, conv, conv_constants, initializers, model, quantized, run
 from wia_quant.affine import INT8_NARROW
+from wia_quant.check import check_model
+from wia_quant.check.base import Severity
 from wia_quant.weights import MAX_BIAS_LEVEL, quantize_bias, quantize_weight, weight_scales
 
 RNG = np.random.default_rng(2)
@@ -145,6 +147,7 @@ def test_conv_transpose_scales_its_output_channels_with_groups(groups: int) -> N
     samples = feeds(1, 4, 5, 5)
     written = quantized(proto, samples)
     assert initializers(written.model)["w/scale"].shape == (6,)
+    assert not [f for f in check_model(written.model) if f.severity is Severity.ERROR]
     error = np.abs(run(written.model, samples[0])[0] - run(proto, samples[0])[0])
     quiet = [c for c in range(6 * groups) if c % 6 != 1]
     assert error[:, quiet].max() < 0.1

@@ -34,6 +34,8 @@ def find(model: ModelView) -> Iterator[Place]:
             continue
         wanted = x.scale.astype(np.float64).reshape(-1) * w.scale.astype(np.float64).reshape(-1)
         found = bias.scale.astype(np.float64).reshape(-1)
+        if product.node.op_type == "ConvTranspose" and found.size % wanted.size == 0:
+            wanted = np.tile(wanted, found.size // wanted.size)  # a scale for the same column of every group
         if found.size not in (1, wanted.size):
             message = f"the bias has {found.size} scales, the weight {wanted.size}"
             yield at(product.view, product.node, message, "one for each output channel", tensor=bias.name)
