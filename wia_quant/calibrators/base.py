@@ -73,10 +73,12 @@ def flat_float32(x: npt.NDArray[Any]) -> Float32Array:
     Raises:
         CalibrationError: ``x`` is not of a floating type.
     """
-    if not np.issubdtype(x.dtype, np.floating):
+    if x.dtype.kind != "f":
         raise CalibrationError(f"values of type {x.dtype} are not observed, only floating-point ones")
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(x, dtype=np.float32).reshape(-1)
+    if x.dtype != np.float32:
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32)
+    return np.ascontiguousarray(x).reshape(-1)
 
 
 def extremes_of(flat: Float32Array) -> tuple[float, float]:

@@ -20,6 +20,9 @@ MAX_MAGNITUDES: Final = 2048
 #: Levels of the magnitudes: half of an 8-bit grid, as in Migacz, "8-bit Inference with TensorRT", 2017.
 LEVELS: Final = 128
 
+#: Thresholds looked at together: their levels stay in the second-level cache.
+AT_A_TIME: Final = 64
+
 
 class Entropy:
     """The threshold T for which clipping magnitudes to T and rounding them to 128 levels loses least.
@@ -101,23 +104,21 @@ def divergences(counts: FloatArray, levels: int) -> FloatArray:
     outliers = total - sums[kept]
     last = counts[kept - 1]
 
-    # starts[i, l]: the first bin of level l when i bins are kept.
-    starts = np.arange(levels + 1)[None, :] * kept[:, None] // levels
-    at_starts = sums.take(starts)
-    mass = at_starts[:, 1:] - at_starts[:, :-1]  # of Q, [thresholds, levels]
-    at_starts = n_used.take(starts)
-    used = at_starts[:, 1:] - at_starts[:, :-1]
-    reference = mass.copy()  # of P
-    reference[:, -1] += outliers
-    used[:, -1] += (last == 0) & (outliers > 0)
-
     # sum p log p: that of the counts, the last bin exchanged for one that holds the outliers too
     plogp = logs[kept] - _xlogx(last) + _xlogx(last + outliers)
-    qlog = np.zeros_like(mass)
-    np.divide(mass, used, out=qlog, where=reference > 0)
-    with np.errstate(divide="ignore"):
-        np.log(qlog, out=qlog, where=reference > 0)
-    plogq = np.einsum("tl,tl->t", reference, qlog)
+    plogq = np.empty(kept.size)
+    for begin in range(0, kept.size, AT_A_TIME):
+        some = slice(begin, begin + AT_A_TIME)
+        # starts[i, l]: the first bin of level l when i bins are kept.
+        starts = np.arange(levels + 1)[None, :] * kept[some, None] // levels
+        mass = np.diff(sums.take(starts), axis=1)  # of Q, [thresholds, levels]
+        used = np.diff(n_used.take(starts), axis=1)
+        reference = mass.copy()  # of P
+        reference[:, -1] += outliers[some]
+        used[:, -1] += (last[some] == 0) & (outliers[some] > 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            qlog = np.where(reference > 0, np.log(mass / used), 0.0)
+        plogq[some] = np.einsum("tl,tl->t", reference, qlog)
     # Both are normalized: P by total, Q by the kept mass.
     with np.errstate(divide="ignore", invalid="ignore"):
         kl = (plogp - plogq) / total - np.log(total) + np.log(sums[kept])

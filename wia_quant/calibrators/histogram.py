@@ -49,7 +49,8 @@ class Histogram:
         if flat.size == 0:
             return
         lo, hi = extremes_of(flat)
-        self._make_room(lo, hi)
+        if not self.seen.lo <= lo <= hi <= self.seen.hi:
+            self._make_room(lo, hi)
         self.seen.add(lo, hi, flat.size)
         fast_count_bins(flat, math.ldexp(1.0, -self.exponent), self.first, self.counts)
 
