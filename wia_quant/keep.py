@@ -37,7 +37,9 @@ class Kept:
             n_bytes += sum(a.nbytes for a in batch.values())
             self._full = self._full or (bool(self._first) and (n_bytes > MAX_BYTES or len(self._first) == MAX_BATCHES))
             if not self._full:
-                self._first.append(batch)
+                # Copied: a source may fill the same array again for its next batch.
+                arrays = {name: array.copy() for name, array in batch.items()}
+                self._first.append(Batch(arrays, batch.source, batch.n_samples))
             yield batch
 
     def batches(self) -> list[Batch]:
