@@ -15,7 +15,7 @@ from wia_quant.algorithms.base import Draft, Feeds, Progress
 from wia_quant.calibrators import Observer
 from wia_quant.calibrators.base import State
 from wia_quant.graph import Graph, Model, Node, make_node
-from wia_quant.grids import Grids, rounded_weight
+from wia_quant.grids import Grids, WeightKey, rounded_weight
 from wia_quant.observe import Observations, observe
 from wia_quant.policy import WeightPlan
 
@@ -58,6 +58,7 @@ class Twin:
         self.model = Model(draft.model.to_proto())
         self.graph: Graph = self.model.main
         self._rounded_inputs: dict[tuple[str, float, int], str] = {}
+        self._weights: dict[WeightKey, str] = {}
         self.exact, self.rounded = "", ""
         self._channels = 0
 
@@ -65,7 +66,11 @@ class Twin:
         """The twin of ``node``, its input on ``grid`` instead of that of the draft."""
         draft, scale = self._draft, self._grids.weights[(use.tensor, use.axis)]
         w = draft.model.floats(use.tensor)
-        weight = self.model.add_constant(self.graph, f"{node.name}/twin/weight", rounded_weight(w, scale, use))
+        key = (use.tensor, use.axis)
+        if key not in self._weights:
+            rounded = rounded_weight(w, scale, use)
+            self._weights[key] = self.model.add_constant(self.graph, f"{use.tensor}/twin", rounded)
+        weight = self._weights[key]
         twin = Node(
             node.op_type, [self._rounded(node.inputs[0], grid), weight, *node.inputs[2:]], [], f"{node.name}/twin"
         )
