@@ -6,6 +6,7 @@
 //   then Q: (8), with Relu and Clip as bounds (10); without Q: (9).
 //   bias: its int32 levels where its scale is scale_x * scale_w, else rounded to that grid (18).
 //
+// Weights of a channel whose bias does not fit int32 get a coarser grid, (24).
 // The pass declines, and the float operator stays, where int32 cannot be proved to hold every
 // accumulator.
 #include <algorithm>
@@ -72,66 +73,88 @@ std::optional<Weights> centred(const WeightLevels& w, int axis, int64_t groups_o
 }
 
 constexpr double kInt32Max = 2147483647.0;
+constexpr double kLargestFactor = 1e30;
 constexpr double kLargestMultiplier = 1e30;
 
-// The most that |acc| can be for each output channel, its bias not counted. channel_of(i) for
-// element i of w.
-template <class ChannelOf>
-std::vector<double> reach(const Weights& w, int32_t x_zero_point, const ChannelOf& channel_of) {
-  std::vector<double> sum(static_cast<size_t>(w.channels), 0.0);
-  const double x_reach = std::max(x_zero_point, 255 - x_zero_point);
-  for (int64_t i = 0, n = w.q.numel(); i < n; ++i) {
-    const size_t c = channel_of(i);
-    sum[c] += std::abs(w.q.as<int8_t>()[i] - w.zero_point[c]) * x_reach;
-  }
-  return sum;
-}
-
-// The int32 bias on the accumulator's grid, (18); false when it or the accumulator with it may not
-// fit int32.
+// What the bias asks for, on the grid of each channel's accumulator and not yet an integer of 32
+// bits; false when it is no constant of one value or n. Absent: zeros.
 bool bias_levels(const Graph& graph, const Edges& edges, ValueId bias, double beta,
-                 const std::vector<double>& product_scale, const std::vector<double>& reach_of,
-                 std::vector<int32_t>* out) {
+                 const std::vector<double>& product_scale, std::vector<double>* levels_out) {
   const size_t n = product_scale.size();
-  out->assign(n, 0);
-  if (bias == kNoValue) {
-    return std::all_of(reach_of.begin(), reach_of.end(), [](double r) { return r <= kInt32Max; });
-  }
+  std::vector<double>& out = *levels_out;
+  out.assign(n, 0.0);
+  if (bias == kNoValue) return true;
   const std::optional<std::vector<float>> reals = constant_reals(graph, edges, bias);
   if (!reals || (reals->size() != n && reals->size() != 1)) return false;
   // The file's own levels where they are on this grid already.
-  const Node* dq = edges.producer(bias);
-  const Tensor* levels = nullptr;
-  const float* level_scale = nullptr;
-  size_t level_scales = 0;
-  if (dq && beta == 1.0 && graph.values[dq->inputs[0]].constant &&
-      graph.values[dq->inputs[0]].constant->dtype == DType::kInt32 &&
-      graph.is_constant(dq->inputs[1])) {
-    const bool zero = dq->inputs.size() < 3 || dq->inputs[2] == kNoValue ||
-                      (graph.is_constant(dq->inputs[2]) && [&] {
-                        const Tensor& z = *graph.values[dq->inputs[2]].constant;
-                        return std::all_of(z.as<int32_t>(), z.as<int32_t>() + z.numel(), [](int32_t v) { return v == 0; });
-                      }());
-    const Tensor& scale = *graph.values[dq->inputs[1]].constant;
-    if (zero && scale.dtype == DType::kFloat32) {
-      levels = graph.values[dq->inputs[0]].constant.get();
-      level_scale = scale.as<float>();
-      level_scales = static_cast<size_t>(scale.numel());
+  const Tensor *levels = nullptr, *level_scale = nullptr;
+  if (const Node* dq = edges.producer(bias); dq && beta == 1.0) {
+    const Tensor& q = *graph.values[dq->inputs[0]].constant;
+    const Tensor* zero_point = dq->inputs.size() > 2 && dq->inputs[2] != kNoValue
+                                   ? graph.values[dq->inputs[2]].constant.get()
+                                   : nullptr;
+    const bool zero = !zero_point || (zero_point->dtype == DType::kInt32 &&
+                                      std::all_of(zero_point->as<int32_t>(),
+                                                  zero_point->as<int32_t>() + zero_point->numel(),
+                                                  [](int32_t z) { return z == 0; }));
+    if (q.dtype == DType::kInt32 && zero) {
+      levels = &q;
+      level_scale = graph.values[dq->inputs[1]].constant.get();
     }
   }
   for (size_t c = 0; c < n; ++c) {
     const size_t from = reals->size() == 1 ? 0 : c;
-    double level = std::nearbyint(double{(*reals)[from]} * beta / product_scale[c]);
-    if (levels) {
-      const float mine = static_cast<float>(product_scale[c]),
-                  theirs = level_scale[level_scales == 1 ? 0 : from];
-      const bool same =
-          std::nextafterf(mine, 0.0f) <= theirs && theirs <= std::nextafterf(mine, INFINITY);
-      if (same) level = levels->as<int32_t>()[from];
-    }
-    if (!(std::abs(level) + reach_of[c] <= kInt32Max)) return false;
-    (*out)[c] = static_cast<int32_t>(level);
+    out[c] = std::nearbyint(double{(*reals)[from]} * beta / product_scale[c]);
+    if (!std::isfinite(out[c])) return false;
+    if (!levels) continue;
+    const float mine = static_cast<float>(product_scale[c]);
+    const float theirs = level_scale->as<float>()[level_scale->numel() == 1 ? 0 : from];
+    if (std::nextafterf(mine, 0.0f) <= theirs && theirs <= std::nextafterf(mine, INFINITY))
+      out[c] = levels->as<int32_t>()[from];
   }
+  return true;
+}
+
+// Proves that int32 holds every accumulator, (19), with the int32 bias in *bias; coarsens the
+// weights of a channel whose bias is too large for its grid, (24). channel_of(i): of element i of
+// w. False, and nothing changed, where it cannot.
+template <class ChannelOf>
+bool fit_accumulators(const Graph& graph, const Edges& edges, ValueId bias, double beta,
+                      int32_t x_zero_point, const ChannelOf& channel_of, Weights* w,
+                      std::vector<double>* product_scale, std::vector<int32_t>* out) {
+  const size_t n = product_scale->size();
+  std::vector<double> levels;
+  if (!bias_levels(graph, edges, bias, beta, *product_scale, &levels)) return false;
+  const double x_reach = std::max(x_zero_point, 255 - x_zero_point);
+  std::vector<double> reach(n, 0.0), slack(n, 0.0);  // slack: what rounding coarser weights may add
+  for (int64_t i = 0, count = w->q.numel(); i < count; ++i) {
+    const size_t c = channel_of(i);
+    reach[c] += std::abs(w->q.as<int8_t>()[i] - w->zero_point[c]) * x_reach;
+    slack[c] += 0.5 * x_reach;
+  }
+  std::vector<double> factor(n, 1.0);
+  bool coarser = false;
+  for (size_t c = 0; c < n; ++c) {
+    if (reach[c] > kInt32Max) return false;
+    while (std::abs(levels[c]) / factor[c] + reach[c] / factor[c] +
+               (factor[c] > 1.0 ? slack[c] : 0.0) >
+           kInt32Max - 1.0) {
+      if (!w->centred || factor[c] > kLargestFactor || slack[c] > kInt32Max / 2) return false;
+      factor[c] *= 2.0;
+      coarser = true;
+    }
+  }
+  out->resize(n);
+  for (size_t c = 0; c < n; ++c) {
+    (*out)[c] = static_cast<int32_t>(std::nearbyint(levels[c] / factor[c]));
+    (*product_scale)[c] *= factor[c];
+  }
+  if (!coarser) return true;
+  Tensor q = Tensor::allocate(DType::kInt8, w->q.shape);
+  for (int64_t i = 0, count = q.numel(); i < count; ++i)
+    q.as<int8_t>()[i] =
+        static_cast<int8_t>(std::nearbyint(w->q.as<int8_t>()[i] / factor[channel_of(i)]));
+  w->q = std::move(q);
   return true;
 }
 
@@ -207,13 +230,15 @@ bool fuse_conv(Graph& graph, Edges& edges, Node& conv) {
   int64_t inner = 1;
   for (int d = 2; d < rank; ++d) inner *= wl->q->shape[d];
   const int64_t second = wl->q->shape[1], rows_of_group = wl->q->shape[0] / groups;
-  const std::vector<double> most = reach(*w, x->grid.zero_point, [&](int64_t i) -> size_t {
-    const int64_t row = i / inner / second, column = i / inner % second;
-    return static_cast<size_t>(transposed ? row / rows_of_group * second + column : row);
-  });
   std::vector<int32_t> bias;
   const ValueId bias_value = conv.inputs.size() > 2 ? conv.inputs[2] : kNoValue;
-  if (!bias_levels(graph, edges, bias_value, 1.0, product_scale, most, &bias)) return false;
+  const auto channel_of = [&](int64_t i) -> size_t {
+    const int64_t row = i / inner / second, column = i / inner % second;
+    return static_cast<size_t>(transposed ? row / rows_of_group * second + column : row);
+  };
+  if (!fit_accumulators(graph, edges, bias_value, 1.0, x->grid.zero_point, channel_of, &*w,
+                        &product_scale, &bias))
+    return false;
   ProductEnd ending;
   follow(graph, edges, conv.outputs[0], &ending);
   const std::optional<std::vector<float>> m = multipliers(product_scale, ending.grid);
@@ -288,16 +313,17 @@ bool fuse_gemm(Graph& graph, Edges& edges, Node& node) {
   std::vector<double> product_scale;
   for (double s : w->scale) product_scale.push_back(double{x->grid.scale} * s * double{alpha});
   const int64_t columns = wl->q->shape[1];
-  const std::vector<double> most = reach(*w, x->grid.zero_point, [&](int64_t i) {
+  const auto channel_of = [&](int64_t i) {
     return static_cast<size_t>(trans_b ? i / columns : i % columns);
-  });
+  };
   ValueId bias_value = gemm && node.inputs.size() > 2 ? node.inputs[2] : kNoValue;
   ProductEnd ending;
   ValueId y = node.outputs[0];
   Node* add = !gemm && edges.single_use(y) ? edges.consumers(y)[0] : nullptr;
   std::vector<int32_t> bias;
   if (add && added_bias(graph, edges, *add, y, w->channels, &bias_value) &&
-      bias_levels(graph, edges, bias_value, 1.0, product_scale, most, &bias)) {
+      fit_accumulators(graph, edges, bias_value, 1.0, x->grid.zero_point, channel_of, &*w,
+                       &product_scale, &bias)) {
     ending.absorbed.push_back(add);
     y = add->outputs[0];
   } else {
@@ -311,7 +337,9 @@ bool fuse_gemm(Graph& graph, Edges& edges, Node& node) {
       if (shape.rank() > 1 && shape[0] != 1) return false;
       if (shape.rank() == 2 && shape[1] == 1 && w->channels != 1) return false;
     }
-    if (!bias_levels(graph, edges, bias_value, beta, product_scale, most, &bias)) return false;
+    if (!fit_accumulators(graph, edges, bias_value, beta, x->grid.zero_point, channel_of, &*w,
+                          &product_scale, &bias))
+      return false;
   }
   follow(graph, edges, y, &ending);
   const std::optional<std::vector<float>> m = multipliers(product_scale, ending.grid);

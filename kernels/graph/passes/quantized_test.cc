@@ -226,10 +226,27 @@ TEST(an_accumulator_that_may_leave_int32_is_summed_in_int64) {
   CHECK_EQ(b.ops(), "QuantizeLinear QMatMul");  // wide beyond K = 33025
 }
 
-TEST(a_bias_that_may_leave_int32_is_left_to_float) {
+TEST(a_bias_too_large_for_its_grid_makes_the_grid_coarser) {
   GraphBuilder b;
-  const ValueId y =
-      b.op("Gemm", {b.activation({3, 8}, kU8), weights(b, {8, 4}), b.floats({4}, {1e9f})}, {3, 4});
+  const double grid = double{kU8.scale} * double{0.01f};
+  const ValueId bias = b.floats({4}, {static_cast<float>(grid * 1e10), 0.0f});
+  const ValueId y = b.op("Gemm", {b.activation({3, 8}, kU8), weights(b, {8, 4}), bias}, {3, 4});
+  b.output(b.quantize(y, kOther));
+  CHECK(b.run(fuse_products));
+  const Node& gemm = b.only("QGemm");
+  const float* m = gemm.tensor("multiplier")->as<float>();
+  CHECK_EQ(m[0], 8 * m[1]);  // 1e10 / 8 is below 2^31
+  const int8_t* w = b.graph.values[gemm.inputs[1]].constant->as<int8_t>();
+  CHECK_EQ(+w[0], 0);    // -3 / 8, column 0
+  CHECK_EQ(+w[1], 100);  // column 1 is as it was
+  CHECK_EQ(+w[4], -16);  // -127 / 8
+  CHECK(std::abs(gemm.tensor("bias")->as<int32_t>()[0] - 1.25e9) < 1e3);
+}
+
+TEST(a_bias_without_end_is_left_to_float) {
+  GraphBuilder b;
+  const ValueId y = b.op(
+      "Gemm", {b.activation({3, 8}, kU8), weights(b, {8, 4}), b.floats({4}, {INFINITY})}, {3, 4});
   b.output(b.quantize(y, kOther));
   CHECK(!b.run(fuse_products));
 }
