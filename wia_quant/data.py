@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from wia_quant.errors import DataError, UsageError
 from wia_quant.inputs import ModelInput, as_model_inputs
@@ -480,6 +480,8 @@ class _PictureReader:
                 picture.load()
             except Image.DecompressionBombError as e:
                 raise DataError(f"too large to be read safely ({_one_line(e)})") from e
+            except UnidentifiedImageError as e:
+                raise DataError("cannot be read as a picture (its content is of no known kind)") from e
             except Exception as e:  # of a broken file Pillow's decoders raise whatever they stumble over
                 raise DataError(f"cannot be read as a picture ({_one_line(e)})") from e
             sample = picture_to_sample(picture, self.spec)
@@ -711,4 +713,5 @@ def _hidden(path: Path) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    return re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+    """The message; without addresses in memory, which would make each run's table another."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", re.sub(r"\s+", " ", str(error))).strip() or type(error).__name__
