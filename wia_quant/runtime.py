@@ -79,7 +79,7 @@ class Session:
             isa: the best instruction set to use ("reference", "avx2", ...); None: the environment's WIA_ISA,
                 else the CPU's best.
             memory_limit: bytes that all tensors together may take; 0: the machine's memory.
-            max_loop_iterations: of one Loop or Scan node in one run.
+            max_loop_iterations: of a Loop or Scan node in one run, with those inside it.
             optimize: fuse Q/DQ into integer operators and the like; False runs every node of the file as it
                 stands, slowly: to tell a fault of the fusing from one of an operator.
 

@@ -78,8 +78,8 @@ inline int run_all(int argc, char** argv) {
   } while (0)
 #define CHECK_EQ(a, b)                                                                      \
   do {                                                                                      \
-    const auto& check_a = (a);                                                              \
-    const auto& check_b = (b);                                                              \
+    const auto check_a = (a);                                                               \
+    const auto check_b = (b);                                                               \
     if (!(check_a == check_b))                                                              \
       ::wia::testing::fail_at(__FILE__, __LINE__, #a " = ", ::wia::testing::shown(check_a), \
                               ", " #b " = ", ::wia::testing::shown(check_b));               \

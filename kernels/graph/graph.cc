@@ -132,6 +132,24 @@ void Graph::sort() {
   nodes = std::move(sorted);
 }
 
+Graph clone(const Graph& graph) {
+  Graph copy;
+  copy.name = graph.name;
+  copy.values = graph.values;
+  copy.inputs = graph.inputs;
+  copy.outputs = graph.outputs;
+  copy.captures = graph.captures;
+  copy.metadata = graph.metadata;
+  copy.dim_names = graph.dim_names;
+  for (const auto& node : graph.nodes) {
+    copy.nodes.push_back(std::make_unique<Node>(*node));
+    for (auto& [key, attribute] : copy.nodes.back()->attributes)
+      if (auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute))
+        *inner = std::make_shared<Graph>(clone(**inner));
+  }
+  return copy;
+}
+
 Uses::Uses(const Graph& graph)
     : producer_(graph.values.size()),
       consumers_(graph.values.size()),

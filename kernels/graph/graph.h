@@ -78,6 +78,9 @@ struct Graph {
   void sort();                                  // stable topological order; Error on a cycle
 };
 
+// A copy that can be rewritten by itself; the memory of constants is shared.
+Graph clone(const Graph& graph);
+
 // Who makes and who reads each value; a snapshot, remade after edits.
 class Uses {
  public:

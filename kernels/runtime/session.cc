@@ -6,10 +6,9 @@
 #include <cstring>
 
 #include "base/cpu.h"
-#include "graph/passes/passes.h"
 #include "onnx/external_data.h"
 #include "onnx/reader.h"
-#include "runtime/fold.h"
+#include "runtime/simplify.h"
 
 namespace wia {
 namespace {
@@ -93,11 +92,11 @@ void check_input(const Port& port, const Tensor& given) {
 }  // namespace
 
 Session::Session(const SessionOptions& options, uint32_t isa)
-    : options_(options),
-      isa_(isa),
-      pool_(options.n_threads),
-      budget_(std::make_shared<MemoryBudget>(options.memory_limit ? options.memory_limit
-                                                                  : physical_memory())) {}
+    : options_(options), isa_(isa), pool_(options.n_threads), budget_(options.budget) {
+  if (!budget_)
+    budget_ = std::make_shared<MemoryBudget>(options.memory_limit ? options.memory_limit
+                                                                  : physical_memory());
+}
 
 std::unique_ptr<Session> Session::from_file(const std::string& path,
                                             const SessionOptions& options) {
@@ -121,6 +120,13 @@ std::unique_ptr<Session> Session::from_bytes(std::span<const uint8_t> bytes,
   return session;
 }
 
+std::unique_ptr<Session> Session::from_graph(Graph graph, const SessionOptions& options) {
+  std::unique_ptr<Session> session(new Session(options, cpu::mask_for(options.isa)));
+  const BudgetScope scope(session->budget_);
+  session->compile(std::move(graph));
+  return session;
+}
+
 void Session::compile(Graph graph) {
   graph_ = std::make_unique<Graph>(std::move(graph));
   for (ValueId v : graph_->inputs) inputs_.push_back(port_of(*graph_, v));
@@ -130,13 +136,7 @@ void Session::compile(Graph graph) {
   adopt_operators(*graph_);
   require_operators(*graph_);
   const KernelContext context{isa_, graph_.get(), options_.n_threads, options_.max_loop_iterations};
-  fold_constants(*graph_, context, true);
-  if (options_.optimize)
-    run_passes(*graph_,
-               {isa_, options_.n_threads, [&](const Node& node, const std::vector<Tensor>& inputs) {
-                  return evaluate_node(node, inputs, context);
-                }});
-  fold_constants(*graph_, context, false);
+  simplify(*graph_, context, options_.optimize);
   program_ = std::make_unique<Program>(*graph_, context);
 }
 

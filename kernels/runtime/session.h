@@ -18,8 +18,10 @@ struct SessionOptions {
   std::string
       isa;  // cap of the instruction set; empty: the environment's WIA_ISA, else the CPU's best
   size_t memory_limit = 0;  // bytes of all tensors of the session; 0: the machine's memory
-  int64_t max_loop_iterations = 10'000'000;  // of one Loop or Scan node in one run
+  int64_t max_loop_iterations =
+      10'000'000;        // of a Loop or Scan node in one run, with those inside it
   bool optimize = true;  // run the graph passes; off, every node of the file runs as it stands
+  std::shared_ptr<MemoryBudget> budget = nullptr;  // shared with others; null: its own
 };
 
 // An input or output of the model.
@@ -36,6 +38,7 @@ class Session {
   static std::unique_ptr<Session> from_file(const std::string& path, const SessionOptions& options);
   static std::unique_ptr<Session> from_bytes(std::span<const uint8_t> bytes,
                                              const SessionOptions& options);
+  static std::unique_ptr<Session> from_graph(Graph graph, const SessionOptions& options);
 
   const std::vector<Port>& inputs() const { return inputs_; }
   const std::vector<Port>& outputs() const { return outputs_; }

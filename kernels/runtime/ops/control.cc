@@ -47,6 +47,29 @@ Tensor copy_of(const Tensor& from) {
 // A tensor that owns its memory: the node's outputs may not be its inputs' memory.
 Tensor owned(const Tensor& tensor) { return tensor.owner ? tensor : copy_of(tensor); }
 
+// Counts the iterations of a Loop or Scan and of those inside it, so that nesting does not multiply
+// the limit.
+class Iterations {
+ public:
+  explicit Iterations(int64_t limit) : limit_(limit) {
+    if (t_depth++ == 0) t_count = 0;
+  }
+  ~Iterations() { --t_depth; }
+  Iterations(const Iterations&) = delete;
+  Iterations& operator=(const Iterations&) = delete;
+  void next() const {
+    require(t_count++ < limit_, "more than " + std::to_string(limit_) +
+                                    " iterations; raise max_loop_iterations if the model means it");
+  }
+
+ private:
+  static thread_local int64_t t_count;
+  static thread_local int t_depth;
+  int64_t limit_;
+};
+thread_local int64_t Iterations::t_count = 0;
+thread_local int Iterations::t_depth = 0;
+
 bool truth(const Tensor& tensor, const std::string& what) {
   require(tensor.dtype == DType::kBool && tensor.numel() == 1,
           what + " must be one bool, not " + dtype_name(tensor.dtype) + " " + tensor.shape.str());
@@ -202,12 +225,11 @@ class Loop final : public Kernel {
     }
     const size_t n_scans = body_.n_outputs() - 1 - n_carried_;
     std::vector<std::vector<Tensor>> scans(n_scans);
+    const Iterations iterations(max_iterations_);
     Tensor iteration = Tensor::allocate(DType::kInt64, {});
     Tensor condition = Tensor::allocate(DType::kBool, {});
     for (int64_t i = 0; go_on && i < n_trips; ++i) {
-      require(i < max_iterations_,
-              "more than " + std::to_string(max_iterations_) +
-                  " iterations; raise max_loop_iterations if the model means it");
+      iterations.next();
       *iteration.as<int64_t>() = i;
       *condition.as<uint8_t>() = 1;
       std::vector<Tensor> feeds{iteration, condition};
@@ -305,11 +327,10 @@ class Scan final : public Kernel {
       require(s == 0 || own == length, "its scan inputs are of different lengths");
       length = own;
     }
-    require(static_cast<int64_t>(length) <= max_iterations_,
-            "more than " + std::to_string(max_iterations_) +
-                " iterations; raise max_loop_iterations if the model means it");
+    const Iterations iterations(max_iterations_);
     std::vector<std::vector<Tensor>> made(n_made_);
     for (size_t t = 0; t < length; ++t) {
+      iterations.next();
       std::vector<Tensor> feeds = states;
       for (size_t s = 0; s < n_scan_; ++s)
         feeds.push_back(slice(inputs[n_state_ + s], axes[s], in_reversed_[s] ? length - 1 - t : t));
