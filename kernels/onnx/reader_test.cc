@@ -416,6 +416,19 @@ TEST(what_is_no_model_is_an_error) {
   CHECK_THROWS(onnx::read_model_file("/"), "is not a file");
 }
 
+TEST(names_that_are_not_utf8_are_an_error) {
+  for (const char* bad :
+       {"\xff", "a\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80"}) {
+    Proto g = Proto().message(kNode, node("Relu", {"x"}, {"y"}, bad));
+    CHECK_THROWS(read(model(g.message(kOutput, value_info("y", 1, {1})))), "not UTF-8");
+  }
+  Proto g = Proto()
+                .message(kNode, node("Relu", {"x"}, {"y"}, "\xe5\xb1\xa4\xf0\x9f\x99\x82\xc3\xa9"))
+                .message(kInput, value_info("x", 1, {1}))
+                .message(kOutput, value_info("y", 1, {1}));
+  CHECK_EQ(read(model(g)).nodes.size(), size_t{1});
+}
+
 TEST(every_truncation_is_an_error_or_a_model_and_never_a_crash) {
   Proto m =
       model(identity_graph().message(kInitializer, tensor("w", 1, {2}).raw<float>(9, {1, 2})));

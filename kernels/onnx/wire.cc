@@ -4,6 +4,26 @@
 
 namespace wia::onnx {
 
+bool is_utf8(Bytes text) {
+  for (size_t i = 0; i < text.size();) {
+    const uint8_t lead = text[i++];
+    if (lead < 0x80) continue;
+    const int n_more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
+    if (lead < 0xc2 || lead > 0xf4 || text.size() - i < static_cast<size_t>(n_more)) return false;
+    uint32_t code = lead & (0x3fu >> n_more);
+    for (int k = 0; k < n_more; ++k) {
+      const uint8_t next = text[i++];
+      if ((next & 0xc0) != 0x80) return false;
+      code = code << 6 | (next & 0x3fu);
+    }
+    // Overlong forms, surrogates, and what is beyond Unicode.
+    constexpr uint32_t kLeast[] = {0x80, 0x800, 0x10000};
+    if (code < kLeast[n_more - 1] || (code >= 0xd800 && code < 0xe000) || code > 0x10ffff)
+      return false;
+  }
+  return true;
+}
+
 uint64_t take_varint(Bytes& rest) {
   constexpr size_t kMaxBytes = 10;
   uint64_t value = 0;

@@ -17,6 +17,8 @@ using Bytes = std::span<const uint8_t>;
 
 enum class WireType : uint8_t { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
 
+bool is_utf8(Bytes text);
+
 // One field of a message: its number, and its value in the form of its wire type.
 struct Field {
   uint32_t number = 0;
@@ -39,8 +41,10 @@ struct Field {
     expect(WireType::kLength);
     return bytes;
   }
+  // Text: valid UTF-8, so that names can be printed and handed to any language.
   std::string string() const {
     expect(WireType::kLength);
+    if (!is_utf8(bytes)) malformed("field " + std::to_string(number) + " is text, but not UTF-8");
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   void expect(WireType wanted) const {

@@ -86,8 +86,11 @@ NB_MODULE(_native, m) {
       std::rethrow_exception(p);
     } catch (const wia::Error& e) {
       // (status, message): runtime.py has the table of statuses.
-      PyErr_SetObject(PyExc_RuntimeError,
-                      nb::make_tuple(static_cast<int>(e.status()), std::string(e.what())).ptr());
+      // Attributes of a broken file may be in the message, and need not be UTF-8.
+      const std::string message = e.what();
+      nb::object text = nb::steal(PyUnicode_DecodeUTF8(
+          message.data(), static_cast<Py_ssize_t>(message.size()), "backslashreplace"));
+      PyErr_SetObject(PyExc_RuntimeError, nb::make_tuple(static_cast<int>(e.status()), text).ptr());
     }
   });
 

@@ -36,7 +36,7 @@ class Mutator {
 
   Bytes operator()(const std::vector<Bytes>& models) {
     Bytes bytes = models[below(models.size())];
-    for (size_t n = 1 + below(3); n > 0; --n) mutate(bytes, models);
+    for (size_t n = below(3) ? 1 : 2 + below(3); n > 0; --n) mutate(bytes, models);
     return bytes;
   }
 
@@ -89,7 +89,7 @@ class Mutator {
   std::mt19937 random_;
 };
 
-constexpr unsigned kMutations = 3000;
+constexpr unsigned kMutations = 6000;
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/cpu.h"
+#include "graph/passes/passes.h"
 #include "onnx/external_data.h"
 #include "onnx/reader.h"
 #include "runtime/simplify.h"

@@ -17,7 +17,7 @@ from onnx import helper as h
 from onnx import numpy_helper as nh
 
 CORPUS = Path(__file__).parent / "corpus"
-OPSET = 18
+OPSET = 21
 
 
 def _array(name: str, shape: tuple[int, ...], seed: int, scale: float = 1.0) -> onnx.TensorProto:
@@ -38,7 +38,7 @@ def _model(
 ) -> onnx.ModelProto:
     graph = h.make_graph(nodes, "g", inputs, outputs, initializers or [])
     imports = kwargs.pop("opset_imports", [h.make_opsetid("", OPSET)])
-    return h.make_model(graph, opset_imports=imports, ir_version=9, **kwargs)
+    return h.make_model(graph, opset_imports=imports, ir_version=10, **kwargs)
 
 
 def elementwise() -> onnx.ModelProto:

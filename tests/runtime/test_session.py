@@ -158,6 +158,17 @@ def test_operators_of_our_own_domain_are_not_taken_from_files() -> None:
         Session(proto.SerializeToString())
 
 
+def test_a_message_may_quote_what_is_not_text() -> None:
+    """An attribute's bytes came through as UnicodeDecodeError."""
+    node = h.make_node("Resize", ["x", "", "s"], ["y"], name="r")
+    node.attribute.append(onnx.AttributeProto(name="mode", type=onnx.AttributeProto.STRING, s=b"\xff\xfe"))
+    proto = model(
+        [node], [info("x", [1, 1, 2, 2])], [info("y", [1, 1, 4, 4])], [nh.from_array(np.float32([1, 1, 2, 2]), "s")]
+    )
+    with pytest.raises((ModelError, UnsupportedError), match="Resize 'r'"):
+        Session(proto.SerializeToString())
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [("/nowhere/m.onnx", "no such file"), (b"", "not a valid ONNX file"), (b"hello", "not a valid ONNX file")],
