@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// float16, bfloat16, float8 and 4-bit conversions: round half to even, bit patterns in, float32 out and back.
+// float16, bfloat16, float8 and 4-bit conversions: round half to even, bit patterns in, float32 out
+// and back.
 #pragma once
 
 #include <bit>
@@ -27,7 +28,9 @@ inline uint16_t float_to_half(float x) {
   return static_cast<uint16_t>(bits | sign >> 16);
 }
 
-inline float bfloat16_to_float(uint16_t b) { return std::bit_cast<float>(static_cast<uint32_t>(b) << 16); }
+inline float bfloat16_to_float(uint16_t b) {
+  return std::bit_cast<float>(static_cast<uint32_t>(b) << 16);
+}
 
 inline uint16_t float_to_bfloat16(float x) {
   const uint32_t a = std::bit_cast<uint32_t>(x);
@@ -36,13 +39,15 @@ inline uint16_t float_to_bfloat16(float x) {
   return static_cast<uint16_t>((a & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
-// A float32 that rounds to any narrower type as `x` itself would: inexact results get an odd last bit.
+// A float32 that rounds to any narrower type as `x` itself would: inexact results get an odd last
+// bit.
 inline float to_odd_float(double x) {
   const float f = static_cast<float>(x);
   if (static_cast<double>(f) == x || x != x) return f;
   uint32_t bits = std::bit_cast<uint32_t>(f);
   if (bits & 1u) return f;
-  const double magnitude = x < 0 ? -x : x, rounded = f < 0 ? -static_cast<double>(f) : static_cast<double>(f);
+  const double magnitude = x < 0 ? -x : x,
+               rounded = f < 0 ? -static_cast<double>(f) : static_cast<double>(f);
   bits += rounded < magnitude ? 1u : ~0u;
   return std::bit_cast<float>(bits);
 }

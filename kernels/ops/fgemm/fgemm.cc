@@ -7,8 +7,8 @@
 namespace wia {
 namespace {
 
-// A panel of kChain links stays in the first-level cache while the row blocks pass over it, and kRows * kChain
-// floats of A in the second level while the panels pass.
+// A panel of kChain links stays in the first-level cache while the row blocks pass over it, and
+// kRows * kChain floats of A in the second level while the panels pass.
 constexpr size_t kChain = 256;
 constexpr size_t kRows = 192;
 
@@ -28,8 +28,8 @@ size_t fgemm_packed_b_size(const FgemmKernel& kernel, size_t k, size_t n) {
   return (n + kernel.nr - 1) / kernel.nr * kernel.nr * k;
 }
 
-void fgemm_pack_a(const FgemmKernel& kernel, size_t m, size_t k, const float* a, size_t row_step, size_t column_step,
-                  size_t first, size_t last, float* packed) {
+void fgemm_pack_a(const FgemmKernel& kernel, size_t m, size_t k, const float* a, size_t row_step,
+                  size_t column_step, size_t first, size_t last, float* packed) {
   for (size_t block = first; block < last; ++block) {
     const size_t i0 = block * kernel.mr, rows = std::min(kernel.mr, m - i0);
     float* out = packed + i0 * k;
@@ -40,8 +40,8 @@ void fgemm_pack_a(const FgemmKernel& kernel, size_t m, size_t k, const float* a,
   }
 }
 
-void fgemm_pack_b(const FgemmKernel& kernel, size_t k, size_t n, const float* b, size_t row_step, size_t column_step,
-                  size_t first, size_t last, float* packed) {
+void fgemm_pack_b(const FgemmKernel& kernel, size_t k, size_t n, const float* b, size_t row_step,
+                  size_t column_step, size_t first, size_t last, float* packed) {
   const size_t nr = kernel.nr;
   for (size_t panel = first; panel < last; ++panel) {
     const size_t j0 = panel * nr, columns = std::min(nr, n - j0);
@@ -57,7 +57,8 @@ void fgemm_pack_b(const FgemmKernel& kernel, size_t k, size_t n, const float* b,
       for (size_t k0 = 0; k0 < k; k0 += kStrip) {
         const size_t k1 = std::min(k, k0 + kStrip);
         for (size_t j = 0; j < columns; ++j)
-          for (size_t kk = k0; kk < k1; ++kk) out[kk * nr + j] = in[kk * row_step + j * column_step];
+          for (size_t kk = k0; kk < k1; ++kk)
+            out[kk * nr + j] = in[kk * row_step + j * column_step];
         for (size_t kk = k0; kk < k1; ++kk)
           for (size_t j = columns; j < nr; ++j) out[kk * nr + j] = 0.0f;
       }

@@ -9,33 +9,43 @@ namespace {
 
 constexpr size_t kMr = 6, kNr = 16, kLanes = 8;
 
-alignas(32) constexpr int32_t kMask[2 * kLanes] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+alignas(32) constexpr int32_t kMask[2 * kLanes] = {-1, -1, -1, -1, -1, -1, -1, -1,
+                                                   0,  0,  0,  0,  0,  0,  0,  0};
 
 template <size_t kM, size_t kVectors>
 void tile(const FgemmTile& t) {
   __m256 acc[kM][kVectors];
   __m256i mask[kVectors];
+#pragma GCC unroll 16
   for (size_t v = 0; v < kVectors; ++v) {
     const size_t left = t.n - v * kLanes;
     mask[v] = _mm256_loadu_si256(
         reinterpret_cast<const __m256i*>(kMask + (left >= kLanes ? 0 : kLanes - left)));
   }
+#pragma GCC unroll 16
   for (size_t i = 0; i < kM; ++i)
+#pragma GCC unroll 16
     for (size_t v = 0; v < kVectors; ++v)
-      acc[i][v] = t.resume ? _mm256_maskload_ps(t.c + i * t.ld_c + v * kLanes, mask[v]) : _mm256_setzero_ps();
+      acc[i][v] = t.resume ? _mm256_maskload_ps(t.c + i * t.ld_c + v * kLanes, mask[v])
+                           : _mm256_setzero_ps();
   const float* a = t.a;
   const float* b = t.b;
   for (size_t k = 0; k < t.k; ++k) {
     __m256 bv[kVectors];
+#pragma GCC unroll 16
     for (size_t v = 0; v < kVectors; ++v) bv[v] = _mm256_loadu_ps(b + v * kLanes);
+#pragma GCC unroll 16
     for (size_t i = 0; i < kM; ++i) {
       const __m256 av = _mm256_broadcast_ss(a + i);
+#pragma GCC unroll 16
       for (size_t v = 0; v < kVectors; ++v) acc[i][v] = _mm256_fmadd_ps(av, bv[v], acc[i][v]);
     }
     a += kM;
     b += kNr;
   }
+#pragma GCC unroll 16
   for (size_t i = 0; i < kM; ++i) {
+#pragma GCC unroll 16
     for (size_t v = 0; v < kVectors; ++v) {
       __m256 y = acc[i][v];
       if (t.finish && t.row_bias) y = _mm256_add_ps(y, _mm256_set1_ps(t.row_bias[i]));

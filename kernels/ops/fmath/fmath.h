@@ -94,6 +94,9 @@ struct Fmath {
   void (*affine)(size_t n, const float* x, float scale, float bias, float* y);
   // y[i] = fma(x[i], w, y[i]).
   void (*accumulate)(size_t n, const float* x, float w, float* y);
+  // One tap of a pool: y[i] = max(y[i], x[i * step]), NaN if either is; y[i] = y[i] + x[i * step].
+  void (*max_tap)(size_t n, const float* x, size_t step, float* y);
+  void (*sum_tap)(size_t n, const float* x, size_t step, float* y);
   void (*depthwise)(const DepthwisePlane& plane);
   // q = saturate(rhe(x / scale) + zero_point), NaN to zero_point, (1); x = float32(q - zero_point)
   // * scale, (2).

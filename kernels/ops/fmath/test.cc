@@ -50,27 +50,30 @@ double ulps(float got, double exact) {
   if (std::isinf(nearest) || std::isinf(got)) return got == nearest ? 0.0 : 1e9;
   const float magnitude = std::fabs(nearest);
   const float next = std::nextafter(magnitude, kInfinity);
-  const double unit = std::isinf(next) ? static_cast<double>(magnitude) - std::nextafter(magnitude, 0.0f)
-                                       : static_cast<double>(next) - magnitude;
+  const double unit = std::isinf(next)
+                          ? static_cast<double>(magnitude) - std::nextafter(magnitude, 0.0f)
+                          : static_cast<double>(next) - magnitude;
   return std::fabs(static_cast<double>(got) - exact) / unit;
 }
 
 struct Accuracy {
   const char* name;
-  Fmath::Unary Fmath::*function;
+  Fmath::Unary Fmath::* function;
   double (*exact)(double);
   float lo, hi;
   double most;  // units of the last place; as measured, rounded up
 };
 
 const Accuracy kAccuracies[] = {
-    {"exp", &Fmath::unaryExp, [](double x) { return std::exp(x); }, -110.0f, 90.0f, 1.1},
-    {"log", &Fmath::unaryLog, [](double x) { return std::log(x); }, 0.0f, 3.4e38f, 1.0},
-    {"tanh", &Fmath::unaryTanh, [](double x) { return std::tanh(x); }, -100.0f, 100.0f, 1.5},
-    {"erf", &Fmath::unaryErf, [](double x) { return std::erf(x); }, -100.0f, 100.0f, 1.5},
-    {"sigmoid", &Fmath::unarySigmoid, [](double x) { return 1.0 / (1.0 + std::exp(-x)); }, -85.0f, 100.0f, 2.0},
-    {"softplus", &Fmath::unarySoftplus, [](double x) { return std::fmax(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); },
-     -85.0f, 100.0f, 2.0},
+    {"exp", &Fmath::unaryExp, [](double x) { return std::exp(x); }, -110.0f, 90.0f, 0.9},
+    {"log", &Fmath::unaryLog, [](double x) { return std::log(x); }, 0.0f, 3.4e38f, 0.8},
+    {"tanh", &Fmath::unaryTanh, [](double x) { return std::tanh(x); }, -100.0f, 100.0f, 1.2},
+    {"erf", &Fmath::unaryErf, [](double x) { return std::erf(x); }, -100.0f, 100.0f, 1.0},
+    {"sigmoid", &Fmath::unarySigmoid, [](double x) { return 1.0 / (1.0 + std::exp(-x)); }, -85.0f,
+     100.0f, 1.3},
+    {"softplus", &Fmath::unarySoftplus,
+     [](double x) { return std::fmax(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }, -85.0f,
+     100.0f, 2.0},
 };
 
 TEST(transcendentals_are_within_two_units_of_float64) {
@@ -88,7 +91,8 @@ TEST(transcendentals_are_within_two_units_of_float64) {
           where = x[i];
         }
       }
-      std::printf("%s %s: %.3f units at %a over %zu values\n", fmath->name, a.name, worst, static_cast<double>(where), x.size());
+      std::printf("%s %s: %.3f units at %a over %zu values\n", fmath->name, a.name, worst,
+                  static_cast<double>(where), x.size());
       CHECK(worst <= a.most);
       CHECK(x.size() > 1000);
     }
@@ -115,21 +119,24 @@ TEST(special_values) {
     CHECK_EQ(once(fmath->unarySigmoid, kInfinity), 1.0f);
     CHECK(std::signbit(once(fmath->unaryTanh, -0.0f)));
     CHECK(std::signbit(once(fmath->unaryErf, -0.0f)));
-    for (Fmath::Unary f : {fmath->unaryExp, fmath->unaryLog, fmath->unaryTanh, fmath->unaryErf, fmath->unarySigmoid,
-                           fmath->unaryRelu, fmath->unaryGelu, fmath->unarySwish, fmath->unaryMish, fmath->unaryElu,
-                           fmath->unarySoftplus, fmath->unaryClip, fmath->unaryHardSwish})
+    for (Fmath::Unary f :
+         {fmath->unaryExp, fmath->unaryLog, fmath->unaryTanh, fmath->unaryErf, fmath->unarySigmoid,
+          fmath->unaryRelu, fmath->unaryGelu, fmath->unarySwish, fmath->unaryMish, fmath->unaryElu,
+          fmath->unarySoftplus, fmath->unaryClip, fmath->unaryHardSwish})
       CHECK(std::isnan(once(f, kNan)));
   }
 }
 
 // Every size around the vector widths, and values of every kind.
 std::vector<float> mixed(size_t n, size_t seed) {
-  const float special[] = {0.0f, -0.0f, 1.0f, -1.0f, 0.5f, -0.65f, 1e-40f, -1e-40f, 88.9f, -104.2f, 3.5f, -2.5f, 1e30f, -1e-20f};
+  const float special[] = {0.0f,    -0.0f, 1.0f,    -1.0f, 0.5f,  -0.65f, 1e-40f,
+                           -1e-40f, 88.9f, -104.2f, 3.5f,  -2.5f, 1e30f,  -1e-20f};
   std::vector<float> x(n);
   for (size_t i = 0; i < n; ++i) {
     const uint32_t h = static_cast<uint32_t>((i + seed) * 2654435761u);
     x[i] = h % 5 == 0 ? special[h / 5 % std::size(special)]
-                      : std::ldexp(static_cast<float>(static_cast<int32_t>(h)) / 2147483648.0f, static_cast<int>(h / 7 % 9) - 3);
+                      : std::ldexp(static_cast<float>(static_cast<int32_t>(h)) / 2147483648.0f,
+                                   static_cast<int>(h / 7 % 9) - 3);
   }
   return x;
 }
@@ -154,8 +161,8 @@ TEST(elementwise_functions_give_the_same_bits_everywhere) {
       for (size_t a_step : {0, 1})
         for (size_t b_step : {0, 1}) {
           if (n == 0) continue;
-#define WIA_COMPARE(f)                                                             \
-  fmath->binary##f(n, x.data(), a_step, z.data(), b_step, y.data());               \
+#define WIA_COMPARE(f)                                                               \
+  fmath->binary##f(n, x.data(), a_step, z.data(), b_step, y.data());                 \
   fmath_reference.binary##f(n, x.data(), a_step, z.data(), b_step, expected.data()); \
   if (!same(y, expected)) testing::fail_at(__FILE__, __LINE__, fmath->name, " " #f " of ", n);
           WIA_FMATH_BINARY(WIA_COMPARE)
@@ -169,9 +176,9 @@ TEST(writing_over_the_input_changes_nothing) {
     for (size_t n : kSizes) {
       const std::vector<float> x = mixed(n, 4);
       std::vector<float> y(n), over = x;
-#define WIA_COMPARE(f)                                \
-  over = x;                                           \
-  fmath->unary##f(n, x.data(), y.data(), 0.3f, 0.7f); \
+#define WIA_COMPARE(f)                                      \
+  over = x;                                                 \
+  fmath->unary##f(n, x.data(), y.data(), 0.3f, 0.7f);       \
   fmath->unary##f(n, over.data(), over.data(), 0.3f, 0.7f); \
   if (!same(y, over)) testing::fail_at(__FILE__, __LINE__, fmath->name, " " #f " of ", n);
       WIA_FMATH_UNARY(WIA_COMPARE)
@@ -179,19 +186,24 @@ TEST(writing_over_the_input_changes_nothing) {
     }
 }
 
-bool same_bits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
+bool same_bits(float a, float b) {
+  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
 
 TEST(row_functions_give_the_same_bits_everywhere) {
   for (const Fmath* fmath : runnable())
     for (size_t n : kSizes) {
       const std::vector<float> x = mixed(n, 11), scale = mixed(n, 12), bias = mixed(n, 13);
-#define WIA_COMPARE(f) CHECK(same_bits(fmath->reduce##f(n, x.data()), fmath_reference.reduce##f(n, x.data())));
+#define WIA_COMPARE(f) \
+  CHECK(same_bits(fmath->reduce##f(n, x.data()), fmath_reference.reduce##f(n, x.data())));
       WIA_FMATH_REDUCE(WIA_COMPARE)
 #undef WIA_COMPARE
-      CHECK(same_bits(fmath->sum_centered(n, x.data(), 0.25f), fmath_reference.sum_centered(n, x.data(), 0.25f)));
+      CHECK(same_bits(fmath->sum_centered(n, x.data(), 0.25f),
+                      fmath_reference.sum_centered(n, x.data(), 0.25f)));
       std::vector<float> y(n + 4, 7.5f), expected(n + 4, 7.5f);
       const auto compare = [&](const char* what) {
-        if (!same(y, expected)) testing::fail_at(__FILE__, __LINE__, fmath->name, " ", what, " of ", n);
+        if (!same(y, expected))
+          testing::fail_at(__FILE__, __LINE__, fmath->name, " ", what, " of ", n);
       };
       for (const float* s : {scale.data(), static_cast<const float*>(nullptr)})
         for (const float* b : {bias.data(), static_cast<const float*>(nullptr)}) {
@@ -253,8 +265,9 @@ TEST(depthwise_is_one_chain_over_the_taps) {
                 float acc = 0;
                 for (size_t ky = 0; ky < kernel; ++ky)
                   for (size_t kx = 0; kx < kernel; ++kx)
-                    acc = std::fma(x[(oy * stride + ky * dilation) * w + ox * stride + kx * dilation],
-                                   filter[ky * kernel + kx], acc);
+                    acc =
+                        std::fma(x[(oy * stride + ky * dilation) * w + ox * stride + kx * dilation],
+                                 filter[ky * kernel + kx], acc);
                 CHECK(same_bits(y[oy * out_w + ox], acc + 0.3f));
               }
             for (size_t i = out_h * out_w; i < y.size(); ++i) CHECK_EQ(y[i], 7.5f);
@@ -275,7 +288,8 @@ TEST(quantize_is_the_documented_rounding) {
         fmath->dequantize_s8(x.size(), s.data(), scale, zero_point, back.data());
         for (size_t i = 0; i < x.size(); ++i) {
           const float v = x[i] / scale;
-          const double level = v != v ? zero_point : std::nearbyint(static_cast<double>(v)) + zero_point;
+          const double level =
+              v != v ? zero_point : std::nearbyint(static_cast<double>(v)) + zero_point;
           CHECK_EQ(static_cast<double>(u[i]), std::fmin(std::fmax(level, 0.0), 255.0));
           CHECK_EQ(static_cast<double>(s[i]), std::fmin(std::fmax(level, -128.0), 127.0));
           CHECK(same_bits(back[i], static_cast<float>(s[i] - zero_point) * scale));
@@ -299,9 +313,11 @@ TEST(every_float16_survives_float32_and_back) {
 }
 
 TEST(float16_rounds_half_to_even) {
-  // Between each two neighbours of float16: the middle goes to the even one, all else to the nearer.
+  // Between each two neighbours of float16: the middle goes to the even one, all else to the
+  // nearer.
   for (uint32_t i = 0; i < 0x7bffu; ++i) {
-    const float a = half_to_float(static_cast<uint16_t>(i)), b = half_to_float(static_cast<uint16_t>(i + 1));
+    const float a = half_to_float(static_cast<uint16_t>(i)),
+                b = half_to_float(static_cast<uint16_t>(i + 1));
     const float middle = a + (b - a) / 2;
     CHECK_EQ(float_to_half(middle), i % 2 == 0 ? i : i + 1);
     CHECK_EQ(float_to_half(std::nextafter(middle, 0.0f)), i);
@@ -323,13 +339,15 @@ TEST(bfloat16_rounds_half_to_even) {
 
 TEST(float8_takes_the_nearest_value_and_saturates) {
   for (uint32_t i = 0; i < 0x7eu; ++i) {
-    const float a = e4m3_to_float(static_cast<uint8_t>(i)), b = e4m3_to_float(static_cast<uint8_t>(i + 1));
+    const float a = e4m3_to_float(static_cast<uint8_t>(i)),
+                b = e4m3_to_float(static_cast<uint8_t>(i + 1));
     CHECK_EQ(float_to_e4m3(a), i);
     CHECK_EQ(float_to_e4m3(-a), i | 0x80u);
     CHECK_EQ(float_to_e4m3(a + (b - a) / 2), i % 2 == 0 ? i : i + 1);
   }
   for (uint32_t i = 0; i < 0x7bu; ++i) {
-    const float a = e5m2_to_float(static_cast<uint8_t>(i)), b = e5m2_to_float(static_cast<uint8_t>(i + 1));
+    const float a = e5m2_to_float(static_cast<uint8_t>(i)),
+                b = e5m2_to_float(static_cast<uint8_t>(i + 1));
     CHECK_EQ(float_to_e5m2(a), i);
     CHECK_EQ(float_to_e5m2(a + (b - a) / 2), i % 2 == 0 ? i : i + 1);
   }

@@ -34,7 +34,8 @@ class AttentionLike : public Op {
       v.row_step = v.size;
       v.head_step = v.length * v.size;
     } else {
-      check(n_heads > 0 && s[2] % n_heads == 0, std::string(what) + ": the number of heads does not divide " + s.str());
+      check(n_heads > 0 && s[2] % n_heads == 0,
+            std::string(what) + ": the number of heads does not divide " + s.str());
       v.heads = n_heads;
       v.length = s[1];
       v.size = s[2] / n_heads;
@@ -49,10 +50,16 @@ class AttentionLike : public Op {
 class Attention final : public AttentionLike {
  public:
   Attention(const Node& node, const KernelContext& context)
-      : AttentionLike(node, context), causal_(node.i("is_causal", 0) != 0), q_heads_(node.i("q_num_heads", 0)),
-        kv_heads_(node.i("kv_num_heads", 0)), has_scale_(node.has("scale")), scale_(node.f("scale", 0.0f)),
-        softcap_(node.f("softcap", 0.0f)), mode_(node.i("qk_matmul_output_mode", 0)),
-        left_(node.i("left_window_size", -1)), right_(node.i("right_window_size", -1)),
+      : AttentionLike(node, context),
+        causal_(node.i("is_causal", 0) != 0),
+        q_heads_(node.i("q_num_heads", 0)),
+        kv_heads_(node.i("kv_num_heads", 0)),
+        has_scale_(node.has("scale")),
+        scale_(node.f("scale", 0.0f)),
+        softcap_(node.f("softcap", 0.0f)),
+        mode_(node.i("qk_matmul_output_mode", 0)),
+        left_(node.i("left_window_size", -1)),
+        right_(node.i("right_window_size", -1)),
         gemm_(select_fgemm(context.isa)) {
     check(left_ >= -1 && right_ >= -1, "a window size is below -1");
     check(mode_ >= 0 && mode_ <= 3, "qk_matmul_output_mode is not 0 to 3");
@@ -61,14 +68,16 @@ class Attention final : public AttentionLike {
     check_inputs(c, 3);
     for (size_t i = 0; i < 3; ++i) {
       if (c.dtype(i) != DType::kFloat32) bad_type(c.dtype(i));
-      check(c.shape(i).rank() == c.shape(0).rank() && (c.shape(i).rank() == 3 || c.shape(i).rank() == 4),
+      check(c.shape(i).rank() == c.shape(0).rank() &&
+                (c.shape(i).rank() == 3 || c.shape(i).rank() == 4),
             "Q, K and V have not three or four dimensions each");
     }
     q_ = heads_of(c.shape(0), q_heads_, "Q");
     k_ = heads_of(c.shape(1), kv_heads_, "K");
     v_ = heads_of(c.shape(2), kv_heads_, "V");
     check(k_.batch == q_.batch && v_.batch == q_.batch, "the batches differ");
-    check(k_.heads == v_.heads && k_.length == v_.length && k_.size == q_.size, "Q, K and V do not fit each other");
+    check(k_.heads == v_.heads && k_.length == v_.length && k_.size == q_.size,
+          "Q, K and V do not fit each other");
     check(k_.heads > 0 && q_.heads % k_.heads == 0, "the heads of K do not divide those of Q");
     check(q_.size > 0, "the head size is 0");
     past_ = 0;
@@ -101,8 +110,9 @@ class Attention final : public AttentionLike {
         mask_step_[d] = 0;
         if (own < 0) continue;
         const bool last = d == 3;
-        check(mask_[own] == wants[d] || (!last && mask_[own] == 1) || (last && mask_[own] <= total_),
-              "the mask " + mask_.str() + " does not fit the scores");
+        check(
+            mask_[own] == wants[d] || (!last && mask_[own] == 1) || (last && mask_[own] <= total_),
+            "the mask " + mask_.str() + " does not fit the scores");
         mask_step_[d] = mask_[own] == 1 && !last ? 0 : steps[own];
       }
       mask_columns_ = mask_[mask_.rank() - 1];
@@ -125,7 +135,8 @@ class Attention final : public AttentionLike {
     const size_t nq = static_cast<size_t>(q_.length), nt = static_cast<size_t>(total_);
     const size_t d = static_cast<size_t>(q_.size), dv = static_cast<size_t>(v_.size);
     a_bytes_ = bytes(std::max(fgemm_packed_a_size(nq, d), fgemm_packed_a_size(nq, nt)));
-    b_bytes_ = bytes(std::max(fgemm_packed_b_size(gemm_, d, nt), fgemm_packed_b_size(gemm_, nt, dv)));
+    b_bytes_ =
+        bytes(std::max(fgemm_packed_b_size(gemm_, d, nt), fgemm_packed_b_size(gemm_, nt, dv)));
     rows_bytes_ = bytes(std::max({nq * d, nt * d, nt * dv}));
     scores_bytes_ = bytes(nq * nt);
     slot_bytes_ = a_bytes_ + b_bytes_ + rows_bytes_ + scores_bytes_;
@@ -143,18 +154,21 @@ class Attention final : public AttentionLike {
     ScratchSlots slots(c.scratch(), slot_bytes_, n_threads_);
     c.pool().parallel_for(q_.batch * q_.heads, 1, [&](int64_t begin, int64_t end) {
       const ScratchSlots::Lease lease(slots);
-      for (int64_t i = begin; i < end; ++i) head(c, i / q_.heads, i % q_.heads, lease.as<std::byte>());
+      for (int64_t i = begin; i < end; ++i)
+        head(c, i / q_.heads, i % q_.heads, lease.as<std::byte>());
     });
   }
 
  private:
-  // K or V of one head as rows [total, size] with the past in front; written to `present` where it is wanted.
-  void gather(RunContext& c, const Heads& view, size_t input, size_t past_input, size_t output, int64_t b, int64_t h,
-              float factor, float* rows, bool write) const {
+  // K or V of one head as rows [total, size] with the past in front; written to `present` where it
+  // is wanted.
+  void gather(RunContext& c, const Heads& view, size_t input, size_t past_input, size_t output,
+              int64_t b, int64_t h, float factor, float* rows, bool write) const {
     const float* now = c.input(input)->as<float>();
     float* present = write && wants_[output] ? c.output(output)->as<float>() : nullptr;
     for (int64_t t = 0; t < total_; ++t) {
-      const float* from = t < past_ ? c.input(past_input)->as<float>() + ((b * view.heads + h) * past_ + t) * view.size
+      const float* from = t < past_ ? c.input(past_input)->as<float>() +
+                                          ((b * view.heads + h) * past_ + t) * view.size
                                     : view.row(now, b, h, t - past_);
       for (int64_t i = 0; i < view.size; ++i) rows[t * view.size + i] = from[i] * factor;
       if (present)
@@ -163,8 +177,9 @@ class Attention final : public AttentionLike {
     }
   }
 
-  void multiply(size_t m, size_t n, size_t k, const float* a, const float* b, size_t b_row_step, size_t b_column_step,
-                float* packed_a, float* packed_b, float* y, size_t ld_y) const {
+  void multiply(size_t m, size_t n, size_t k, const float* a, const float* b, size_t b_row_step,
+                size_t b_column_step, float* packed_a, float* packed_b, float* y,
+                size_t ld_y) const {
     FgemmParams p{};
     p.m = m;
     p.n = n;
@@ -191,7 +206,8 @@ class Attention final : public AttentionLike {
     const bool first_of_group = h % group == 0;
     const float scale = has_scale_ ? scale_ : 1.0f / std::sqrt(static_cast<float>(q_.size));
     const float factor = std::sqrt(scale);
-    float* raw = wants_[3] ? c.output(3)->as<float>() + (b * q_.heads + h) * q_.length * total_ : nullptr;
+    float* raw =
+        wants_[3] ? c.output(3)->as<float>() + (b * q_.heads + h) * q_.length * total_ : nullptr;
 
     // Q packed from scaled rows; then K takes the same buffer.
     const float* q = c.input(0)->as<float>();
@@ -228,8 +244,10 @@ class Attention final : public AttentionLike {
     keep(2);
     for (int64_t t = 0; t < q_.length && total_ > 0; ++t) {
       float* row = scores + t * total_;
-      if (fmath_.reduceMax(nt, row) == -std::numeric_limits<float>::infinity()) std::fill_n(row, total_, 0.0f);
-      else fmath_.softmax(nt, row, row);
+      if (fmath_.reduceMax(nt, row) == -std::numeric_limits<float>::infinity())
+        std::fill_n(row, total_, 0.0f);
+      else
+        fmath_.softmax(nt, row, row);
     }
     keep(3);
     gather(c, v_, 2, 5, 2, b, kv, 1.0f, rows, first_of_group);
@@ -245,13 +263,17 @@ class Attention final : public AttentionLike {
     if (has_mask_) {
       const int64_t base = b * mask_step_[0] + h * mask_step_[1] + t * mask_step_[2];
       for (int64_t j = 0; j < total_; ++j) {
-        if (j >= mask_columns_) row[j] = kOut;
-        else if (!bool_mask_) row[j] += c.input(3)->as<float>()[base + j * mask_step_[3]];
-        else if (!c.input(3)->as<bool>()[base + j * mask_step_[3]]) row[j] = kOut;
+        if (j >= mask_columns_)
+          row[j] = kOut;
+        else if (!bool_mask_)
+          row[j] += c.input(3)->as<float>()[base + j * mask_step_[3]];
+        else if (!c.input(3)->as<bool>()[base + j * mask_step_[3]])
+          row[j] = kOut;
       }
     }
     const int64_t length = has_lengths_ ? c.input(6)->as<int64_t>()[b] : total_;
-    const int64_t offset = has_lengths_ && opset_ >= 24 ? length - q_.length : past_, position = t + offset;
+    const int64_t offset = has_lengths_ && opset_ >= 24 ? length - q_.length : past_,
+                  position = t + offset;
     for (int64_t j = 0; j < total_; ++j) {
       const bool out = (causal_ && j > position) || (left_ >= 0 && j < position - left_) ||
                        (right_ >= 0 && j > position + right_) || j >= length;
@@ -267,7 +289,8 @@ class Attention final : public AttentionLike {
   const FgemmKernel& gemm_;
   Heads q_, k_, v_;
   int64_t past_ = 0, total_ = 0, mask_columns_ = 0, mask_step_[4] = {};
-  bool has_past_ = false, has_lengths_ = false, has_mask_ = false, bool_mask_ = false, rank4_ = true, wants_[4] = {};
+  bool has_past_ = false, has_lengths_ = false, has_mask_ = false, bool_mask_ = false,
+       rank4_ = true, wants_[4] = {};
   Shape mask_;
   size_t a_bytes_ = 0, b_bytes_ = 0, rows_bytes_ = 0, scores_bytes_ = 0, slot_bytes_ = 0;
 };
@@ -275,7 +298,9 @@ class Attention final : public AttentionLike {
 class RotaryEmbedding final : public AttentionLike {
  public:
   RotaryEmbedding(const Node& node, const KernelContext& context)
-      : AttentionLike(node, context), interleaved_(node.i("interleaved", 0) != 0), n_heads_(node.i("num_heads", 0)),
+      : AttentionLike(node, context),
+        interleaved_(node.i("interleaved", 0) != 0),
+        n_heads_(node.i("num_heads", 0)),
         dim_(node.i("rotary_embedding_dim", 0)) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 3);
@@ -284,20 +309,24 @@ class RotaryEmbedding final : public AttentionLike {
     check(x.rank() == 3 || x.rank() == 4, "the input has not three or four dimensions");
     x_ = heads_of(x, n_heads_, "the input");
     rotated_ = dim_ == 0 ? x_.size : dim_;
-    check(rotated_ >= 0 && rotated_ <= x_.size && rotated_ % 2 == 0, "rotary_embedding_dim is odd or too large");
+    check(rotated_ >= 0 && rotated_ <= x_.size && rotated_ % 2 == 0,
+          "rotary_embedding_dim is odd or too large");
     has_positions_ = given(c, 3);
     const Shape& cache = c.shape(1);
     check(cache == c.shape(2), "the caches differ in shape");
     check_type(c.dtype(1), DType::kFloat32, "a cache");
     check_type(c.dtype(2), DType::kFloat32, "a cache");
-    check(cache.rank() == (has_positions_ ? 2 : 3), "the caches have the wrong number of dimensions");
-    check(cache[cache.rank() - 1] == rotated_ / 2, "the caches' last dimension is not half of what is rotated");
+    check(cache.rank() == (has_positions_ ? 2 : 3),
+          "the caches have the wrong number of dimensions");
+    check(cache[cache.rank() - 1] == rotated_ / 2,
+          "the caches' last dimension is not half of what is rotated");
     if (has_positions_) {
       check_type(c.dtype(3), DType::kInt64, "position_ids");
       check(c.shape(3) == Shape({x_.batch, x_.length}), "position_ids is not [batch, length]");
       n_positions_ = cache[0];
     } else {
-      check(cache[0] == x_.batch && cache[1] == x_.length, "the caches are not [batch, length, ...]");
+      check(cache[0] == x_.batch && cache[1] == x_.length,
+            "the caches are not [batch, length, ...]");
     }
     c.set(0, DType::kFloat32, x);
     return Inferred::kDone;
@@ -319,7 +348,8 @@ class RotaryEmbedding final : public AttentionLike {
           const float* in = x_.row(x, b, h, t);
           float* out = y + (in - x);
           for (int64_t i = 0; i < half; ++i) {
-            const int64_t first = interleaved_ ? 2 * i : i, second = interleaved_ ? 2 * i + 1 : i + half;
+            const int64_t first = interleaved_ ? 2 * i : i,
+                          second = interleaved_ ? 2 * i + 1 : i + half;
             const float x1 = in[first], x2 = in[second];
             out[first] = cosine[i] * x1 - sine[i] * x2;
             out[second] = sine[i] * x1 + cosine[i] * x2;
@@ -339,14 +369,17 @@ class RotaryEmbedding final : public AttentionLike {
 class LinearAttention final : public AttentionLike {
  public:
   LinearAttention(const Node& node, const KernelContext& context)
-      : AttentionLike(node, context), q_heads_(node.i("q_num_heads", 0)), kv_heads_(node.i("kv_num_heads", 0)),
+      : AttentionLike(node, context),
+        q_heads_(node.i("q_num_heads", 0)),
+        kv_heads_(node.i("kv_num_heads", 0)),
         scale_(node.f("scale", 0.0f)) {
     const std::string rule = node.s("update_rule", "gated_delta");
     check(rule == "linear" || rule == "gated" || rule == "delta" || rule == "gated_delta",
           "update_rule '" + rule + "' is not known");
     gated_ = rule == "gated" || rule == "gated_delta";
     delta_ = rule == "delta" || rule == "gated_delta";
-    check(q_heads_ > 0 && kv_heads_ > 0 && q_heads_ % kv_heads_ == 0, "q_num_heads is no multiple of kv_num_heads");
+    check(q_heads_ > 0 && kv_heads_ > 0 && q_heads_ % kv_heads_ == 0,
+          "q_num_heads is no multiple of kv_num_heads");
   }
   Inferred infer(InferContext& c) override {
     check_inputs(c, 3);
@@ -358,8 +391,8 @@ class LinearAttention final : public AttentionLike {
     q_ = heads_of(c.shape(0), q_heads_, "query");
     k_ = heads_of(c.shape(1), kv_heads_, "key");
     v_ = heads_of(c.shape(2), kv_heads_, "value");
-    check(k_.batch == q_.batch && v_.batch == q_.batch && k_.length == q_.length && v_.length == q_.length &&
-              k_.size == q_.size,
+    check(k_.batch == q_.batch && v_.batch == q_.batch && k_.length == q_.length &&
+              v_.length == q_.length && k_.size == q_.size,
           "query, key and value do not fit each other");
     const Shape state = {q_.batch, kv_heads_, k_.size, v_.size};
     has_state_ = given(c, 3);
@@ -368,18 +401,21 @@ class LinearAttention final : public AttentionLike {
     check(given(c, 5) == delta_, "beta is missing, or not used by this update_rule");
     if (gated_) {
       decay_each_ = c.shape(4)[2] == kv_heads_ ? 1 : k_.size;
-      check(c.shape(4) == Shape({q_.batch, q_.length, kv_heads_ * decay_each_}), "decay does not fit");
+      check(c.shape(4) == Shape({q_.batch, q_.length, kv_heads_ * decay_each_}),
+            "decay does not fit");
     }
     if (delta_) {
       beta_heads_ = c.shape(5)[2];
-      check(c.shape(5) == Shape({q_.batch, q_.length, beta_heads_}) && (beta_heads_ == 1 || beta_heads_ == kv_heads_),
+      check(c.shape(5) == Shape({q_.batch, q_.length, beta_heads_}) &&
+                (beta_heads_ == 1 || beta_heads_ == kv_heads_),
             "beta does not fit");
     }
     const Shape out = {q_.batch, q_.length, q_heads_ * v_.size};
     c.set(0, DType::kFloat32, out);
     wants_state_ = wanted(c, 1);
     if (wants_state_) c.set(1, DType::kFloat32, state);
-    state_bytes_ = align64(static_cast<size_t>(Shape({k_.size, v_.size}).numel() + v_.size) * sizeof(float));
+    state_bytes_ =
+        align64(static_cast<size_t>(Shape({k_.size, v_.size}).numel() + v_.size) * sizeof(float));
     return Inferred::kDone;
   }
   size_t scratch_bytes() const override { return state_bytes_ * n_threads_; }
@@ -387,7 +423,8 @@ class LinearAttention final : public AttentionLike {
     ScratchSlots slots(c.scratch(), state_bytes_, n_threads_);
     c.pool().parallel_for(q_.batch * kv_heads_, 1, [&](int64_t begin, int64_t end) {
       const ScratchSlots::Lease lease(slots);
-      for (int64_t i = begin; i < end; ++i) head(c, i / kv_heads_, i % kv_heads_, lease.as<float>());
+      for (int64_t i = begin; i < end; ++i)
+        head(c, i / kv_heads_, i % kv_heads_, lease.as<float>());
     });
   }
 
@@ -397,14 +434,17 @@ class LinearAttention final : public AttentionLike {
     const size_t n_state = static_cast<size_t>(dk * dv);
     float* write = state + n_state;
     const int64_t offset = (b * kv_heads_ + h) * dk * dv;
-    if (has_state_) std::memcpy(state, c.input(3)->as<float>() + offset, n_state * sizeof(float));
-    else std::fill_n(state, n_state, 0.0f);
+    if (has_state_)
+      std::memcpy(state, c.input(3)->as<float>() + offset, n_state * sizeof(float));
+    else
+      std::fill_n(state, n_state, 0.0f);
     const float scale = scale_ == 0.0f ? 1.0f / std::sqrt(static_cast<float>(dk)) : scale_;
     for (int64_t t = 0; t < q_.length; ++t) {
       const float* key = k_.row(c.input(1)->as<float>(), b, h, t);
       const float* value = v_.row(c.input(2)->as<float>(), b, h, t);
       if (gated_) {
-        const float* decay = c.input(4)->as<float>() + ((b * q_.length + t) * kv_heads_ + h) * decay_each_;
+        const float* decay =
+            c.input(4)->as<float>() + ((b * q_.length + t) * kv_heads_ + h) * decay_each_;
         for (int64_t i = 0; i < dk; ++i) {
           float factor;
           fmath_.unaryExp(1, decay + (decay_each_ == 1 ? 0 : i), &factor, 0, 0);
@@ -413,7 +453,8 @@ class LinearAttention final : public AttentionLike {
       }
       for (int64_t j = 0; j < dv; ++j) write[j] = value[j];
       if (delta_) {
-        const float beta = c.input(5)->as<float>()[(b * q_.length + t) * beta_heads_ + (beta_heads_ == 1 ? 0 : h)];
+        const float beta =
+            c.input(5)->as<float>()[(b * q_.length + t) * beta_heads_ + (beta_heads_ == 1 ? 0 : h)];
         for (int64_t j = 0; j < dv; ++j) {
           float recalled = 0;
           for (int64_t i = 0; i < dk; ++i) recalled += state[i * dv + j] * key[i];
@@ -433,7 +474,8 @@ class LinearAttention final : public AttentionLike {
         }
       }
     }
-    if (wants_state_) std::memcpy(c.output(1)->as<float>() + offset, state, n_state * sizeof(float));
+    if (wants_state_)
+      std::memcpy(c.output(1)->as<float>() + offset, state, n_state * sizeof(float));
   }
 
   int64_t q_heads_, kv_heads_;
@@ -459,7 +501,8 @@ class CausalConvWithState final : public Op {
     for (size_t i = 0; i < 4; ++i)
       if (given(c, i) && c.dtype(i) != DType::kFloat32) bad_type(c.dtype(i));
     check(x.rank() == 3, "the input is not [batch, channels, length]");
-    check(w.rank() == 3 && w[0] == x[1] && w[1] == 1 && w[2] >= 1, "the weight is not [channels, 1, k]");
+    check(w.rank() == 3 && w[0] == x[1] && w[1] == 1 && w[2] >= 1,
+          "the weight is not [channels, 1, k]");
     n_ = x[0];
     channels_ = x[1];
     length_ = x[2];
@@ -488,8 +531,11 @@ class CausalConvWithState final : public Op {
         float* y = c.output(0)->as<float>() + r * length_;
         const float* w = c.input(1)->as<float>() + r % channels_ * k_;
         std::fill_n(y, length_, 0.0f);
-        for (int64_t k = 0; k < k_; ++k) fmath_.accumulate(static_cast<size_t>(length_), padded + k, w[k], y);
-        if (has_bias_) fmath_.affine(static_cast<size_t>(length_), y, 1.0f, c.input(2)->as<float>()[r % channels_], y);
+        for (int64_t k = 0; k < k_; ++k)
+          fmath_.accumulate(static_cast<size_t>(length_), padded + k, w[k], y);
+        if (has_bias_)
+          fmath_.affine(static_cast<size_t>(length_), y, 1.0f,
+                        c.input(2)->as<float>()[r % channels_], y);
         if (silu_) fmath_.unarySwish(static_cast<size_t>(length_), y, y, 1.0f, 0);
         if (wants_state_)
           std::copy_n(padded + length_, k_ - 1, c.output(1)->as<float>() + r * (k_ - 1));
@@ -505,7 +551,8 @@ class CausalConvWithState final : public Op {
 
 class SwiGlu final : public Op {
  public:
-  SwiGlu(const Node& node, const KernelContext& context) : Op(node, context), alpha_(node.f("alpha", 1.0f)) {}
+  SwiGlu(const Node& node, const KernelContext& context)
+      : Op(node, context), alpha_(node.f("alpha", 1.0f)) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 2);
     for (size_t i = 0; i < 2; ++i)
@@ -532,7 +579,8 @@ class SwiGlu final : public Op {
 // Writes `update` into the cache at a place of its own for each batch entry.
 class TensorScatter final : public Op {
  public:
-  TensorScatter(const Node& node, const KernelContext& context) : Op(node, context), axis_(node.i("axis", -2)) {
+  TensorScatter(const Node& node, const KernelContext& context)
+      : Op(node, context), axis_(node.i("axis", -2)) {
     const std::string mode = node.s("mode", "linear");
     check(mode == "linear" || mode == "circular", "mode '" + mode + "' is not known");
     circular_ = mode == "circular";
@@ -545,7 +593,8 @@ class TensorScatter final : public Op {
     const int axis = axis_of(axis_, cache.rank());
     check(axis > 0, "axis is the batch dimension");
     for (int d = 0; d < cache.rank(); ++d)
-      check(d == axis ? update[d] <= cache[d] : update[d] == cache[d], "update does not fit the cache");
+      check(d == axis ? update[d] <= cache[d] : update[d] == cache[d],
+            "update does not fit the cache");
     has_places_ = given(c, 2);
     if (has_places_) {
       check_type(c.dtype(2), DType::kInt64, "write_indices");
@@ -567,12 +616,14 @@ class TensorScatter final : public Op {
     if (y.data != cache.data && cache.n_bytes()) std::memcpy(y.data, cache.data, cache.n_bytes());
     for (int64_t b = 0; b < batch_; ++b) {
       const int64_t first = has_places_ ? c.input(2)->as<int64_t>()[b] : 0;
-      check(first >= 0 && (circular_ || first <= n_ - length_), "a write index is outside the cache");
+      check(first >= 0 && (circular_ || first <= n_ - length_),
+            "a write index is outside the cache");
       for (int64_t o = b * outer_; o < (b + 1) * outer_; ++o)
         for (int64_t t = 0; t < length_; ++t) {
           const int64_t at = circular_ ? (first % n_ + t) % n_ : first + t;
           if (row_)
-            std::memcpy(y.as<std::byte>() + (o * n_ + at) * row_, update.as<std::byte>() + (o * length_ + t) * row_,
+            std::memcpy(y.as<std::byte>() + (o * n_ + at) * row_,
+                        update.as<std::byte>() + (o * length_ + t) * row_,
                         static_cast<size_t>(row_));
         }
     }
@@ -586,7 +637,9 @@ class TensorScatter final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_attention(const Node& n, const KernelContext& c) { return widened<Attention>(n, c); }
+std::unique_ptr<Kernel> make_attention(const Node& n, const KernelContext& c) {
+  return widened<Attention>(n, c);
+}
 std::unique_ptr<Kernel> make_rotary_embedding(const Node& n, const KernelContext& c) {
   return widened<RotaryEmbedding>(n, c);
 }
@@ -596,7 +649,9 @@ std::unique_ptr<Kernel> make_linear_attention(const Node& n, const KernelContext
 std::unique_ptr<Kernel> make_causal_conv_with_state(const Node& n, const KernelContext& c) {
   return widened<CausalConvWithState>(n, c);
 }
-std::unique_ptr<Kernel> make_swiglu(const Node& n, const KernelContext& c) { return widened<SwiGlu>(n, c); }
+std::unique_ptr<Kernel> make_swiglu(const Node& n, const KernelContext& c) {
+  return widened<SwiGlu>(n, c);
+}
 std::unique_ptr<Kernel> make_tensor_scatter(const Node& n, const KernelContext& c) {
   return std::make_unique<TensorScatter>(n, c);
 }

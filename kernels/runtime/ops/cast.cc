@@ -27,11 +27,11 @@ bool dispatch_all(DType dtype, Body&& body) {
 template <class T>
 constexpr bool kIsInt4 = std::is_same_v<T, SInt4> || std::is_same_v<T, UInt4>;
 template <class T>
-constexpr bool kSmallFloat =
-    std::is_same_v<T, Half> || std::is_same_v<T, BFloat16> || std::is_same_v<T, Float8E4M3> ||
-    std::is_same_v<T, Float8E5M2>;
+constexpr bool kSmallFloat = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16> ||
+                             std::is_same_v<T, Float8E4M3> || std::is_same_v<T, Float8E5M2>;
 
-// Towards zero, then the low bits, as numpy does on x86-64; NaN and what int64 cannot hold give 0 or its ends.
+// Towards zero, then the low bits, as numpy does on x86-64; NaN and what int64 cannot hold give 0
+// or its ends.
 template <class To>
 To float_to_integer(double x) {
   if constexpr (std::is_same_v<To, uint64_t>) {
@@ -52,21 +52,31 @@ To convert(From from, bool saturate) {
     return from != From{0};
   } else if constexpr (kSmallFloat<To>) {
     float x;
-    if constexpr (std::is_same_v<From, float>) x = from;
-    else if constexpr (std::is_same_v<From, double>) x = to_odd_float(from);
-    else x = to_odd_float(static_cast<double>(from));
+    if constexpr (std::is_same_v<From, float>)
+      x = from;
+    else if constexpr (std::is_same_v<From, double>)
+      x = to_odd_float(from);
+    else
+      x = to_odd_float(static_cast<double>(from));
     To to;
-    if constexpr (std::is_same_v<To, Float8E4M3>) to.bits = float_to_e4m3(x, saturate);
-    else if constexpr (std::is_same_v<To, Float8E5M2>) to.bits = float_to_e5m2(x, saturate);
-    else to = To(x);
+    if constexpr (std::is_same_v<To, Float8E4M3>)
+      to.bits = float_to_e4m3(x, saturate);
+    else if constexpr (std::is_same_v<To, Float8E5M2>)
+      to.bits = float_to_e5m2(x, saturate);
+    else
+      to = To(x);
     return to;
   } else if constexpr (kIsInt4<To>) {
     int64_t v;
-    if constexpr (std::is_floating_point_v<From>) v = saturated<int64_t>(std::nearbyint(from));
-    else v = static_cast<int64_t>(from);
+    if constexpr (std::is_floating_point_v<From>)
+      v = saturated<int64_t>(std::nearbyint(from));
+    else
+      v = static_cast<int64_t>(from);
     To to;
-    if constexpr (std::is_same_v<To, SInt4>) to.bits = static_cast<uint8_t>(((v & 15) ^ 8) - 8);
-    else to.bits = static_cast<uint8_t>(v & 15);
+    if constexpr (std::is_same_v<To, SInt4>)
+      to.bits = static_cast<uint8_t>(((v & 15) ^ 8) - 8);
+    else
+      to.bits = static_cast<uint8_t>(v & 15);
     return to;
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     return float_to_integer<To>(static_cast<double>(from));
@@ -78,21 +88,27 @@ To convert(From from, bool saturate) {
 class Cast final : public Op {
  public:
   Cast(const Node& node, const KernelContext& context, bool like)
-      : Op(node, context), like_(like), to_(like ? 0 : node.i("to", 0)), saturate_(node.i("saturate", 1) != 0) {
+      : Op(node, context),
+        like_(like),
+        to_(like ? 0 : node.i("to", 0)),
+        saturate_(node.i("saturate", 1) != 0) {
     check(to_ >= 0 && to_ < 127, "'to' is no element type");
   }
   Inferred infer(InferContext& c) override {
     check_inputs(c, like_ ? 2 : 1);
     from_ = c.dtype(0);
     out_ = like_ ? c.dtype(1) : static_cast<DType>(to_);
-    if (!dispatch_all(from_, []<class T>() {})) unsupported(std::string("cannot cast from ") + dtype_name(from_));
+    if (!dispatch_all(from_, []<class T>() {}))
+      unsupported(std::string("cannot cast from ") + dtype_name(from_));
     if (!dispatch_all(out_, []<class T>() {}))
       unsupported(std::string("cannot cast to ") + dtype_name(out_) + " (data type " +
                   std::to_string(static_cast<int>(out_)) + ")");
     c.set(0, out_, c.shape(0));
     return Inferred::kDone;
   }
-  bool may_overwrite(size_t input) const override { return input == 0 && dtype_size(from_) == dtype_size(out_); }
+  bool may_overwrite(size_t input) const override {
+    return input == 0 && dtype_size(from_) == dtype_size(out_);
+  }
   void run(RunContext& c) override {
     const Tensor& x = *c.input(0);
     Tensor& y = *c.output(0);
@@ -116,7 +132,9 @@ class Cast final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_cast(const Node& n, const KernelContext& c) { return std::make_unique<Cast>(n, c, false); }
+std::unique_ptr<Kernel> make_cast(const Node& n, const KernelContext& c) {
+  return std::make_unique<Cast>(n, c, false);
+}
 std::unique_ptr<Kernel> make_cast_like(const Node& n, const KernelContext& c) {
   return std::make_unique<Cast>(n, c, true);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conv and ConvTranspose in float32, [N, C, spatial...]: fgemm over gathered columns, depthwise directly.
+// Conv and ConvTranspose in float32, [N, C, spatial...]: fgemm over gathered columns, depthwise
+// directly.
 #include <cstring>
 
 #include "ops/fgemm/fgemm.h"
@@ -14,16 +15,18 @@ std::vector<int64_t> kernel_of(const Shape& weight) {
   return {weight.begin() + std::min(2, weight.rank()), weight.end()};
 }
 
-// Packed panels of the columns [first_pixel, first_pixel + n) of im2col: row (channel, tap), column pixel.
-void gather_columns(const Window& w, int64_t channels, const float* x, int64_t first_pixel, int64_t n, int64_t nr,
-                    float* packed) {
+// Packed panels of the columns [first_pixel, first_pixel + n) of im2col: row (channel, tap), column
+// pixel.
+void gather_columns(const Window& w, int64_t channels, const float* x, int64_t first_pixel,
+                    int64_t n, int64_t nr, float* packed) {
   const int64_t taps = w.n_taps(), plane = w.n_in(), k = channels * taps;
   const int64_t out_w = w.out[2], out_h = w.out[1];
   for (int64_t p0 = 0; p0 < n; p0 += nr) {
     float* panel = packed + p0 * k;
     const int64_t columns = std::min(nr, n - p0);
     if (columns < nr)
-      for (int64_t r = 0; r < k; ++r) std::fill(panel + r * nr + columns, panel + (r + 1) * nr, 0.0f);
+      for (int64_t r = 0; r < k; ++r)
+        std::fill(panel + r * nr + columns, panel + (r + 1) * nr, 0.0f);
     for (int64_t at = 0; at < columns;) {  // stretches within one output row
       const int64_t pixel = first_pixel + p0 + at;
       const int64_t ox = pixel % out_w, oy = pixel / out_w % out_h, oz = pixel / out_w / out_h;
@@ -40,7 +43,8 @@ void gather_columns(const Window& w, int64_t channels, const float* x, int64_t f
             first = row_inside ? std::clamp<int64_t>(first - ox, 0, length) : length;
             last = row_inside ? std::clamp<int64_t>(last - ox, first, length) : length;
             const int64_t step = w.stride[2];
-            const float* in = x + (iz * w.in[1] + iy) * w.in[2] + ox * step + kx * w.dilation[2] - w.pad_lo[2];
+            const float* in =
+                x + (iz * w.in[1] + iy) * w.in[2] + ox * step + kx * w.dilation[2] - w.pad_lo[2];
             float* out = panel + tap * nr + at;
             for (int64_t c = 0; c < channels; ++c) {
               for (int64_t i = 0; i < first; ++i) out[i] = 0.0f;
@@ -74,11 +78,14 @@ void flatten_pointwise(Window& w) {
 class Conv final : public Op {
  public:
   Conv(const Node& node, const KernelContext& context)
-      : Op(node, context), attributes_(node), group_(node.i("group", 1)), gemm_(select_fgemm(context.isa)) {
+      : Op(node, context),
+        attributes_(node),
+        group_(node.i("group", 1)),
+        gemm_(select_fgemm(context.isa)) {
     check(group_ > 0, "group is not positive");
     const std::shared_ptr<const Tensor> weight = constant_float(node, context, 1);
-    if (!weight || weight->shape.rank() < 3 || weight->numel() == 0 || is_depthwise(weight->shape) ||
-        weight->shape[0] % group_ != 0)
+    if (!weight || weight->shape.rank() < 3 || weight->numel() == 0 ||
+        is_depthwise(weight->shape) || weight->shape[0] % group_ != 0)
       return;
     packed_shape_ = weight->shape;
     packed_ = Tensor::allocate(DType::kFloat32, {weight->numel()});
@@ -96,8 +103,9 @@ class Conv final : public Op {
     n_ = x[0];
     const int64_t channels = x[1], filters = weight[0];
     check(channels % group_ == 0 && filters % group_ == 0, "group does not divide the channels");
-    check(weight[1] == channels / group_, "the weight " + weight.str() + " does not fit " + std::to_string(channels) +
-                                              " input channels in " + std::to_string(group_) + " groups");
+    check(weight[1] == channels / group_, "the weight " + weight.str() + " does not fit " +
+                                              std::to_string(channels) + " input channels in " +
+                                              std::to_string(group_) + " groups");
     c_per_group_ = channels / group_;
     m_per_group_ = filters / group_;
     has_bias_ = given(c, 2);
@@ -113,17 +121,25 @@ class Conv final : public Op {
       padded_h_ = w_.in[1] + w_.pad_lo[1] + w_.pad_hi[1];
       padded_w_ = w_.in[2] + w_.pad_lo[2] + w_.pad_hi[2];
       Shape({padded_h_, padded_w_}).numel();
-      slot_bytes_ = align64(static_cast<size_t>(padded_h_ * padded_w_) * sizeof(float));
+      plane_floats_ =
+          align64(static_cast<size_t>(padded_h_ * padded_w_) * sizeof(float)) / sizeof(float);
+      // Narrow planes run as one long row: its outputs between two rows are dropped.
+      one_row_ = w_.stride[1] == 1 && w_.stride[2] == 1 && w_.out[2] < kNarrow;
+      row_length_ = (w_.out[1] - 1) * padded_w_ + w_.out[2];
+      slot_bytes_ = plane_floats_ * sizeof(float) +
+                    (one_row_ ? align64(static_cast<size_t>(row_length_) * sizeof(float)) : 0);
       weight_bytes_ = 0;
     } else {
       flatten_pointwise(w_);
       const size_t k = static_cast<size_t>(Shape({c_per_group_, w_.n_taps()}).numel());
       const size_t pixels = static_cast<size_t>(w_.n_out());
       const size_t n_panels = (pixels + gemm_.nr - 1) / gemm_.nr;
-      panels_each_ = std::clamp<size_t>(kColumnBytes / (k * gemm_.nr * sizeof(float) + 1), 1,
-                                        std::max<size_t>(1, (n_panels + 2 * n_threads_ - 1) / (2 * n_threads_)));
-      if (n_threads_ == 1) panels_each_ = std::clamp<size_t>(kColumnBytes / (k * gemm_.nr * sizeof(float) + 1), 1,
-                                                             std::max<size_t>(1, n_panels));
+      panels_each_ = std::clamp<size_t>(
+          kColumnBytes / (k * gemm_.nr * sizeof(float) + 1), 1,
+          std::max<size_t>(1, (n_panels + 2 * n_threads_ - 1) / (2 * n_threads_)));
+      if (n_threads_ == 1)
+        panels_each_ = std::clamp<size_t>(kColumnBytes / (k * gemm_.nr * sizeof(float) + 1), 1,
+                                          std::max<size_t>(1, n_panels));
       slot_bytes_ = align64(k * gemm_.nr * panels_each_ * sizeof(float));
       weight_bytes_ = align64(static_cast<size_t>(weight.numel()) * sizeof(float));
       weight_ = weight;
@@ -133,7 +149,9 @@ class Conv final : public Op {
     return Inferred::kDone;
   }
 
-  size_t scratch_bytes() const override { return slot_bytes_ * n_threads_ + (packed_.data ? 0 : weight_bytes_); }
+  size_t scratch_bytes() const override {
+    return slot_bytes_ * n_threads_ + (packed_.data ? 0 : weight_bytes_);
+  }
   bool consumed(size_t input) const override { return input == 1 && packed_.data != nullptr; }
   std::string implementation() const override { return depthwise_ ? fmath_.name : gemm_.name; }
 
@@ -154,10 +172,12 @@ class Conv final : public Op {
     const int64_t k = c_per_group_ * w_.n_taps(), pixels = w_.n_out(), in_plane = w_.n_in();
     const int64_t columns = static_cast<int64_t>(panels_each_ * gemm_.nr);
     const int64_t column_tasks = (pixels + columns - 1) / columns;
-    const int64_t n_blocks = (m_per_group_ + static_cast<int64_t>(gemm_.mr) - 1) / static_cast<int64_t>(gemm_.mr);
+    const int64_t n_blocks =
+        (m_per_group_ + static_cast<int64_t>(gemm_.mr) - 1) / static_cast<int64_t>(gemm_.mr);
     const int64_t outer = n_ * group_ * column_tasks;
     const int64_t threads = static_cast<int64_t>(c.pool().size());
-    const int64_t row_tasks = std::min(n_blocks, threads == 1 || outer >= 2 * threads ? 1 : threads);
+    const int64_t row_tasks =
+        std::min(n_blocks, threads == 1 || outer >= 2 * threads ? 1 : threads);
     const int64_t blocks_each = (n_blocks + row_tasks - 1) / row_tasks;
     c.pool().parallel_for(outer * row_tasks, 1, [&](int64_t begin, int64_t end) {
       const ScratchSlots::Lease lease(slots);
@@ -165,7 +185,8 @@ class Conv final : public Op {
       int64_t gathered = -1;
       for (int64_t t = begin; t < end; ++t) {
         const int64_t tile = t / row_tasks, plane = tile / column_tasks, group = plane % group_;
-        const int64_t first = tile % column_tasks * columns, count = std::min(columns, pixels - first);
+        const int64_t first = tile % column_tasks * columns,
+                      count = std::min(columns, pixels - first);
         if (tile != gathered) {
           gather_columns(w_, c_per_group_, x + plane * c_per_group_ * in_plane, first, count,
                          static_cast<int64_t>(gemm_.nr), panels);
@@ -189,53 +210,72 @@ class Conv final : public Op {
   }
 
  private:
-  static constexpr size_t kColumnBytes = 192 << 10;  // of gathered columns, to stay in the second-level cache
+  static constexpr int64_t kNarrow = 64;  // rows of fewer outputs than some vectors
+  static constexpr size_t kColumnBytes =
+      192 << 10;  // of gathered columns, to stay in the second-level cache
 
   // One filter for each channel, in one or two dimensions.
-  bool is_depthwise(const Shape& weight) const { return weight[1] == 1 && group_ > 1 && weight.rank() <= 4; }
+  bool is_depthwise(const Shape& weight) const {
+    return weight[1] == 1 && group_ > 1 && weight.rank() <= 4;
+  }
 
   void pack_weight(const float* weight, const Shape& shape, float* packed) const {
     const size_t m = static_cast<size_t>(shape[0] / group_);
     const size_t k = static_cast<size_t>(product(shape, 1, shape.rank()));
     for (int64_t g = 0; g < group_; ++g)
-      fgemm_pack_a(gemm_, m, k, weight + static_cast<size_t>(g) * m * k, k, 1, 0, (m + gemm_.mr - 1) / gemm_.mr,
-                   packed + static_cast<size_t>(g) * m * k);
+      fgemm_pack_a(gemm_, m, k, weight + static_cast<size_t>(g) * m * k, k, 1, 0,
+                   (m + gemm_.mr - 1) / gemm_.mr, packed + static_cast<size_t>(g) * m * k);
   }
 
-  void run_depthwise(RunContext& c, const float* x, const float* weight, const float* bias, float* y) {
+  void run_depthwise(RunContext& c, const float* x, const float* weight, const float* bias,
+                     float* y) {
     ScratchSlots slots(c.scratch(), slot_bytes_, n_threads_);
     const int64_t filters = group_ * m_per_group_, pixels = w_.n_out(), taps = w_.n_taps();
     const bool padded = padded_h_ != w_.in[1] || padded_w_ != w_.in[2];
-    c.pool().parallel_for(n_ * filters, std::max<int64_t>(1, kGrain / (pixels * taps)), [&](int64_t begin, int64_t end) {
-      const ScratchSlots::Lease lease(slots);
-      int64_t ready = -1;
-      if (padded) std::fill_n(lease.as<float>(), padded_h_ * padded_w_, 0.0f);
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t filter = i % filters, source = i / filters * group_ + filter / m_per_group_;
-        const float* plane = x + source * w_.n_in();
-        if (padded && source != ready) {
-          for (int64_t row = 0; row < w_.in[1]; ++row)
-            std::memcpy(lease.as<float>() + (row + w_.pad_lo[1]) * padded_w_ + w_.pad_lo[2], plane + row * w_.in[2],
-                        static_cast<size_t>(w_.in[2]) * sizeof(float));
-          ready = source;
-        }
-        DepthwisePlane p{};
-        p.x = padded ? lease.as<float>() : plane;
-        p.ld_x = static_cast<size_t>(padded_w_);
-        p.filter = weight + filter * taps;
-        p.kernel_h = static_cast<size_t>(w_.kernel[1]);
-        p.kernel_w = static_cast<size_t>(w_.kernel[2]);
-        p.stride_h = static_cast<size_t>(w_.stride[1]);
-        p.stride_w = static_cast<size_t>(w_.stride[2]);
-        p.dilation_h = static_cast<size_t>(w_.dilation[1]);
-        p.dilation_w = static_cast<size_t>(w_.dilation[2]);
-        p.bias = bias ? bias[filter] : 0.0f;
-        p.y = y + i * pixels;
-        p.out_h = static_cast<size_t>(w_.out[1]);
-        p.out_w = static_cast<size_t>(w_.out[2]);
-        fmath_.depthwise(p);
-      }
-    });
+    c.pool().parallel_for(
+        n_ * filters, std::max<int64_t>(1, kGrain / (pixels * taps)),
+        [&](int64_t begin, int64_t end) {
+          const ScratchSlots::Lease lease(slots);
+          int64_t ready = -1;
+          if (padded) std::fill_n(lease.as<float>(), padded_h_ * padded_w_, 0.0f);
+          for (int64_t i = begin; i < end; ++i) {
+            const int64_t filter = i % filters,
+                          source = i / filters * group_ + filter / m_per_group_;
+            const float* plane = x + source * w_.n_in();
+            if (padded && source != ready) {
+              for (int64_t row = 0; row < w_.in[1]; ++row)
+                std::memcpy(lease.as<float>() + (row + w_.pad_lo[1]) * padded_w_ + w_.pad_lo[2],
+                            plane + row * w_.in[2], static_cast<size_t>(w_.in[2]) * sizeof(float));
+              ready = source;
+            }
+            DepthwisePlane p{};
+            p.x = padded ? lease.as<float>() : plane;
+            p.ld_x = static_cast<size_t>(padded_w_);
+            p.filter = weight + filter * taps;
+            p.kernel_h = static_cast<size_t>(w_.kernel[1]);
+            p.kernel_w = static_cast<size_t>(w_.kernel[2]);
+            p.stride_h = static_cast<size_t>(w_.stride[1]);
+            p.stride_w = static_cast<size_t>(w_.stride[2]);
+            p.dilation_h = static_cast<size_t>(w_.dilation[1]);
+            p.dilation_w = static_cast<size_t>(w_.dilation[2]);
+            p.bias = bias ? bias[filter] : 0.0f;
+            p.y = y + i * pixels;
+            p.out_h = static_cast<size_t>(w_.out[1]);
+            p.out_w = static_cast<size_t>(w_.out[2]);
+            if (!one_row_) {
+              fmath_.depthwise(p);
+              continue;
+            }
+            float* row = lease.as<float>() + plane_floats_;
+            p.y = row;
+            p.out_h = 1;
+            p.out_w = static_cast<size_t>(row_length_);
+            fmath_.depthwise(p);
+            for (int64_t oy = 0; oy < w_.out[1]; ++oy)
+              std::memcpy(y + i * pixels + oy * w_.out[2], row + oy * padded_w_,
+                          static_cast<size_t>(w_.out[2]) * sizeof(float));
+          }
+        });
   }
 
   WindowAttributes attributes_;
@@ -245,16 +285,23 @@ class Conv final : public Op {
   Shape packed_shape_, weight_;
   Window w_;
   int64_t n_ = 0, c_per_group_ = 0, m_per_group_ = 0, padded_h_ = 0, padded_w_ = 0;
-  bool has_bias_ = false, depthwise_ = false;
+  bool has_bias_ = false, depthwise_ = false, one_row_ = false;
+  int64_t row_length_ = 0;
+  size_t plane_floats_ = 0;
   size_t panels_each_ = 1, slot_bytes_ = 0, weight_bytes_ = 0;
 };
 
-// Each input pixel times the filters, summed into the outputs it reaches; taps are added in their order.
+// Each input pixel times the filters, summed into the outputs it reaches; taps are added in their
+// order.
 class ConvTranspose final : public Op {
  public:
   ConvTranspose(const Node& node, const KernelContext& context)
-      : Op(node, context), attributes_(node), group_(node.i("group", 1)), output_shape_(node.ints("output_shape")),
-        output_padding_(node.ints("output_padding")), gemm_(select_fgemm(context.isa)) {
+      : Op(node, context),
+        attributes_(node),
+        group_(node.i("group", 1)),
+        output_shape_(node.ints("output_shape")),
+        output_padding_(node.ints("output_padding")),
+        gemm_(select_fgemm(context.isa)) {
     check(group_ > 0, "group is not positive");
   }
   Inferred infer(InferContext& c) override {
@@ -264,8 +311,8 @@ class ConvTranspose final : public Op {
     const Shape &x = c.shape(0), &weight = c.shape(1);
     check(x.rank() >= 3, "the input " + x.str() + " has no spatial dimension");
     check(weight.rank() == x.rank(), "the weight's dimensions are not the input's");
-    check(weight[0] == x[1] && x[1] % group_ == 0,
-          "the weight " + weight.str() + " does not fit " + std::to_string(x[1]) + " input channels");
+    check(weight[0] == x[1] && x[1] % group_ == 0, "the weight " + weight.str() + " does not fit " +
+                                                       std::to_string(x[1]) + " input channels");
     w_ = attributes_.fit_transposed(x, kernel_of(weight), output_shape_, output_padding_);
     n_ = x[0];
     c_per_group_ = x[1] / group_;
@@ -283,8 +330,8 @@ class ConvTranspose final : public Op {
     const size_t k = static_cast<size_t>(c_per_group_), pixels = static_cast<size_t>(w_.n_in());
     a_bytes_ = align64(fgemm_packed_a_size(rows, k) * sizeof(float));
     b_bytes_ = align64(fgemm_packed_b_size(gemm_, k, pixels) * sizeof(float));
-    columns_bytes_ =
-        align64(static_cast<size_t>(Shape({m_per_group_, w_.n_taps(), w_.n_in()}).numel()) * sizeof(float));
+    columns_bytes_ = align64(
+        static_cast<size_t>(Shape({m_per_group_, w_.n_taps(), w_.n_in()}).numel()) * sizeof(float));
     c.set(0, DType::kFloat32, out);
     return Inferred::kDone;
   }
@@ -298,18 +345,22 @@ class ConvTranspose final : public Op {
     float* y = c.output(0)->as<float>();
     if (c.output(0)->numel() == 0) return;
     const int64_t taps = w_.n_taps(), pixels = w_.n_in(), out_pixels = w_.n_out();
-    const size_t rows = static_cast<size_t>(m_per_group_ * taps), k = static_cast<size_t>(c_per_group_);
+    const size_t rows = static_cast<size_t>(m_per_group_ * taps),
+                 k = static_cast<size_t>(c_per_group_);
     const size_t n = static_cast<size_t>(pixels);
-    const size_t n_blocks = (rows + gemm_.mr - 1) / gemm_.mr, n_panels = (n + gemm_.nr - 1) / gemm_.nr;
+    const size_t n_blocks = (rows + gemm_.mr - 1) / gemm_.mr,
+                 n_panels = (n + gemm_.nr - 1) / gemm_.nr;
     float* a = reinterpret_cast<float*>(c.scratch());
     float* b = reinterpret_cast<float*>(c.scratch() + a_bytes_);
     float* columns = reinterpret_cast<float*>(c.scratch() + a_bytes_ + b_bytes_);
     for (int64_t g = 0; g < group_; ++g) {
-      fgemm_pack_a(gemm_, rows, k, weight + g * c_per_group_ * m_per_group_ * taps, 1, rows, 0, n_blocks, a);
+      fgemm_pack_a(gemm_, rows, k, weight + g * c_per_group_ * m_per_group_ * taps, 1, rows, 0,
+                   n_blocks, a);
       for (int64_t image = 0; image < n_; ++image) {
         const float* in = x + (image * group_ + g) * c_per_group_ * pixels;
         c.pool().parallel_for(static_cast<int64_t>(n_panels), 4, [&](int64_t begin, int64_t end) {
-          fgemm_pack_b(gemm_, k, n, in, n, 1, static_cast<size_t>(begin), static_cast<size_t>(end), b);
+          fgemm_pack_b(gemm_, k, n, in, n, 1, static_cast<size_t>(begin), static_cast<size_t>(end),
+                       b);
           FgemmParams p{};
           p.m = rows;
           p.n = n;
@@ -371,7 +422,9 @@ class ConvTranspose final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_conv(const Node& n, const KernelContext& c) { return widened<Conv>(n, c); }
+std::unique_ptr<Kernel> make_conv(const Node& n, const KernelContext& c) {
+  return widened<Conv>(n, c);
+}
 std::unique_ptr<Kernel> make_conv_transpose(const Node& n, const KernelContext& c) {
   return widened<ConvTranspose>(n, c);
 }

@@ -7,7 +7,8 @@ namespace {
 
 class Einsum final : public Op {
  public:
-  Einsum(const Node& node, const KernelContext& context) : Op(node, context), n_(node.inputs.size()) {
+  Einsum(const Node& node, const KernelContext& context)
+      : Op(node, context), n_(node.inputs.size()) {
     std::string text;
     for (char ch : node.s("equation", ""))
       if (ch != ' ') text += ch;
@@ -48,7 +49,8 @@ class Einsum final : public Op {
       out = expanded("...", widest);
       for (char letter = 'A'; letter <= 'z'; ++letter) {
         size_t uses = 0;
-        for (const std::string& term : terms) uses += static_cast<size_t>(std::count(term.begin(), term.end(), letter));
+        for (const std::string& term : terms)
+          uses += static_cast<size_t>(std::count(term.begin(), term.end(), letter));
         if (uses == 1) out += letter;
       }
     }
@@ -61,7 +63,8 @@ class Einsum final : public Op {
         const char letter = terms[i][d];
         int64_t& known = size[static_cast<int>(letter)];
         const int64_t n = c.shape(i)[static_cast<int>(d)];
-        check(known < 0 || known == 1 || n == 1 || known == n, std::string("the dimension '") + letter + "' has two sizes");
+        check(known < 0 || known == 1 || n == 1 || known == n,
+              std::string("the dimension '") + letter + "' has two sizes");
         if (known < 0 || known == 1) known = n;
         if (all.find(letter) == std::string::npos) all += letter;
       }
@@ -99,7 +102,8 @@ class Einsum final : public Op {
     dispatch_numbers(dtype_, [&]<class T>() {
       c.pool().parallel_for(y.numel(), std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n_sum)),
                             [&](int64_t begin, int64_t end) {
-                              for (int64_t o = begin; o < end; ++o) y.as<T>()[o] = one<T>(c, o, n_sum);
+                              for (int64_t o = begin; o < end; ++o)
+                                y.as<T>()[o] = one<T>(c, o, n_sum);
                             });
     });
   }
@@ -158,6 +162,8 @@ class Einsum final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_einsum(const Node& n, const KernelContext& c) { return widened<Einsum>(n, c); }
+std::unique_ptr<Kernel> make_einsum(const Node& n, const KernelContext& c) {
+  return widened<Einsum>(n, c);
+}
 
 }  // namespace wia

@@ -21,7 +21,9 @@ struct ToBool {
 
 struct OfNumbers {
   template <class Body>
-  static bool dispatch_types(DType dtype, Body&& body) { return dispatch_numbers(dtype, body); }
+  static bool dispatch_types(DType dtype, Body&& body) {
+    return dispatch_numbers(dtype, body);
+  }
 };
 struct OfNumbersAndBool {
   template <class Body>
@@ -31,38 +33,51 @@ struct OfNumbersAndBool {
 };
 struct OfBool {
   template <class Body>
-  static bool dispatch_types(DType dtype, Body&& body) { return dispatch<bool>(dtype, body); }
+  static bool dispatch_types(DType dtype, Body&& body) {
+    return dispatch<bool>(dtype, body);
+  }
 };
 struct OfIntegers {
   template <class Body>
-  static bool dispatch_types(DType dtype, Body&& body) { return dispatch_integers(dtype, body); }
+  static bool dispatch_types(DType dtype, Body&& body) {
+    return dispatch_integers(dtype, body);
+  }
 };
 
-// Integers wrap, as in numpy and onnxruntime; unsigned 64-bit arithmetic has the same low bits and no overflow.
+// Integers wrap, as in numpy and onnxruntime; unsigned 64-bit arithmetic has the same low bits and
+// no overflow.
 template <class T>
 constexpr bool kInteger = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 template <class T>
-uint64_t wide(T x) { return static_cast<uint64_t>(x); }
+uint64_t wide(T x) {
+  return static_cast<uint64_t>(x);
+}
 
 struct Add : OfNumbers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const {
-    if constexpr (kInteger<T>) return static_cast<T>(wide(a) + wide(b));
-    else return a + b;
+    if constexpr (kInteger<T>)
+      return static_cast<T>(wide(a) + wide(b));
+    else
+      return a + b;
   }
 };
 struct Sub : OfNumbers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const {
-    if constexpr (kInteger<T>) return static_cast<T>(wide(a) - wide(b));
-    else return a - b;
+    if constexpr (kInteger<T>)
+      return static_cast<T>(wide(a) - wide(b));
+    else
+      return a - b;
   }
 };
 struct Mul : OfNumbers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const {
-    if constexpr (kInteger<T>) return static_cast<T>(wide(a) * wide(b));
-    else return a * b;
+    if constexpr (kInteger<T>)
+      return static_cast<T>(wide(a) * wide(b));
+    else
+      return a * b;
   }
 };
 struct Div : OfNumbers, ToSame {
@@ -83,18 +98,24 @@ struct Div : OfNumbers, ToSame {
 };
 struct Max : OfNumbers, ToSame {
   template <class T>
-  T operator()(T a, T b, Fault&) const { return a > b || a != a ? a : b; }
+  T operator()(T a, T b, Fault&) const {
+    return a > b || a != a ? a : b;
+  }
 };
 struct Min : OfNumbers, ToSame {
   template <class T>
-  T operator()(T a, T b, Fault&) const { return a < b || a != a ? a : b; }
+  T operator()(T a, T b, Fault&) const {
+    return a < b || a != a ? a : b;
+  }
 };
 struct PRelu : OfNumbers, ToSame {
   template <class T>
   T operator()(T a, T b, Fault&) const {
     if (!(a < T{0})) return a;
-    if constexpr (kInteger<T>) return static_cast<T>(wide(a) * wide(b));
-    else return a * b;
+    if constexpr (kInteger<T>)
+      return static_cast<T>(wide(a) * wide(b));
+    else
+      return a * b;
   }
 };
 // The sign of the divisor for integers (fmod 0), of the dividend with fmod 1.
@@ -129,21 +150,29 @@ struct BitShift : OfIntegers, ToSame {
     constexpr uint64_t kBits = sizeof(T) * 8;
     const uint64_t by = static_cast<U>(b);
     if (by < kBits) return static_cast<T>(left ? wide(a) << by : wide(static_cast<T>(a >> by)));
-    if constexpr (std::is_signed_v<T>) return !left && a < 0 ? T{-1} : T{0};
-    else return 0;
+    if constexpr (std::is_signed_v<T>)
+      return !left && a < 0 ? T{-1} : T{0};
+    else
+      return 0;
   }
 };
 struct BitwiseAnd : OfIntegers, ToSame {
   template <class T>
-  T operator()(T a, T b, Fault&) const { return static_cast<T>(a & b); }
+  T operator()(T a, T b, Fault&) const {
+    return static_cast<T>(a & b);
+  }
 };
 struct BitwiseOr : OfIntegers, ToSame {
   template <class T>
-  T operator()(T a, T b, Fault&) const { return static_cast<T>(a | b); }
+  T operator()(T a, T b, Fault&) const {
+    return static_cast<T>(a | b);
+  }
 };
 struct BitwiseXor : OfIntegers, ToSame {
   template <class T>
-  T operator()(T a, T b, Fault&) const { return static_cast<T>(a ^ b); }
+  T operator()(T a, T b, Fault&) const {
+    return static_cast<T>(a ^ b);
+  }
 };
 struct And : OfBool, ToSame {
   bool operator()(bool a, bool b, Fault&) const { return a && b; }
@@ -156,30 +185,43 @@ struct Xor : OfBool, ToSame {
 };
 struct Equal : OfNumbersAndBool, ToBool {
   template <class T>
-  bool operator()(T a, T b, Fault&) const { return a == b; }
+  bool operator()(T a, T b, Fault&) const {
+    return a == b;
+  }
 };
 struct Less : OfNumbers, ToBool {
   template <class T>
-  bool operator()(T a, T b, Fault&) const { return a < b; }
+  bool operator()(T a, T b, Fault&) const {
+    return a < b;
+  }
 };
 struct LessOrEqual : OfNumbers, ToBool {
   template <class T>
-  bool operator()(T a, T b, Fault&) const { return a <= b; }
+  bool operator()(T a, T b, Fault&) const {
+    return a <= b;
+  }
 };
 struct Greater : OfNumbers, ToBool {
   template <class T>
-  bool operator()(T a, T b, Fault&) const { return a > b; }
+  bool operator()(T a, T b, Fault&) const {
+    return a > b;
+  }
 };
 struct GreaterOrEqual : OfNumbers, ToBool {
   template <class T>
-  bool operator()(T a, T b, Fault&) const { return a >= b; }
+  bool operator()(T a, T b, Fault&) const {
+    return a >= b;
+  }
 };
 
-// One run of elements; steps are 0 or 1. Types are erased here so that what drives the loops is compiled once.
-using Loop = void (*)(size_t n, const void* a, size_t a_step, const void* b, size_t b_step, void* y, Fault& fault);
+// One run of elements; steps are 0 or 1. Types are erased here so that what drives the loops is
+// compiled once.
+using Loop = void (*)(size_t n, const void* a, size_t a_step, const void* b, size_t b_step, void* y,
+                      Fault& fault);
 
 template <class Function, class T>
-void loop(size_t n, const void* a, size_t a_step, const void* b, size_t b_step, void* y, Fault& fault) {
+void loop(size_t n, const void* a, size_t a_step, const void* b, size_t b_step, void* y,
+          Fault& fault) {
   const T *pa = static_cast<const T*>(a), *pb = static_cast<const T*>(b);
   auto* py = static_cast<decltype(Function{}(T{}, T{}, fault))*>(y);
   for (size_t i = 0; i < n; ++i) py[i] = Function{}(pa[i * a_step], pb[i * b_step], fault);
@@ -203,7 +245,7 @@ Typed typed(DType dtype) {
 
 struct BinarySpec {
   Typed (*typed)(DType);
-  Fmath::Binary Fmath::*fast;  // for float32, or null
+  Fmath::Binary Fmath::* fast;  // for float32, or null
   bool prelu = false;
 };
 
@@ -219,7 +261,8 @@ class Binary final : public Op {
     a_ = c.shape(0);
     b_ = spec_.prelu ? prelu_slope(a_, c.shape(1)) : c.shape(1);
     out_ = broadcast_shape(a_, b_, where_);
-    check(!spec_.prelu || out_ == a_, "the slope's shape " + b_.str() + " is wider than the input's " + a_.str());
+    check(!spec_.prelu || out_ == a_,
+          "the slope's shape " + b_.str() + " is wider than the input's " + a_.str());
     broadcast_ = Broadcast<2>(out_, {&a_, &b_});
     typed_ = spec_.typed(dtype_);
     if (!typed_.loop) bad_type(dtype_);
@@ -237,15 +280,16 @@ class Binary final : public Op {
     const int64_t in_size = static_cast<int64_t>(dtype_size(dtype_));
     const int64_t out_size = static_cast<int64_t>(dtype_size(typed_.result));
     const size_t a_step = broadcast_.step(0), b_step = broadcast_.step(1);
-    const Fmath::Binary fast = spec_.fast && dtype_ == DType::kFloat32 ? fmath_.*spec_.fast : nullptr;
+    const Fmath::Binary fast =
+        spec_.fast && dtype_ == DType::kFloat32 ? fmath_.*spec_.fast : nullptr;
     Fault fault{false};
     c.pool().parallel_for(broadcast_.total(), kGrain, [&](int64_t begin, int64_t end) {
       broadcast_.runs(begin, end, [&](int64_t at, const std::array<int64_t, 2>& from, int64_t n) {
         const std::byte *pa = a + from[0] * in_size, *pb = b + from[1] * in_size;
         std::byte* py = y + at * out_size;
         if (fast)
-          fast(static_cast<size_t>(n), reinterpret_cast<const float*>(pa), a_step, reinterpret_cast<const float*>(pb),
-               b_step, reinterpret_cast<float*>(py));
+          fast(static_cast<size_t>(n), reinterpret_cast<const float*>(pa), a_step,
+               reinterpret_cast<const float*>(pb), b_step, reinterpret_cast<float*>(py));
         else
           typed_.loop(static_cast<size_t>(n), pa, a_step, pb, b_step, py, fault);
       });
@@ -256,7 +300,8 @@ class Binary final : public Op {
  private:
   // A slope [C] of an input [N, C, ...] where numpy's rule does not fit it.
   static Shape prelu_slope(const Shape& x, const Shape& slope) {
-    if (slope.rank() != 1 || x.rank() < 3 || slope[0] == 1 || slope[0] == x[x.rank() - 1] || slope[0] != x[1])
+    if (slope.rank() != 1 || x.rank() < 3 || slope[0] == 1 || slope[0] == x[x.rank() - 1] ||
+        slope[0] != x[1])
       return slope;
     Shape s = slope;
     for (int d = 2; d < x.rank(); ++d) s.push_back(1);
@@ -271,8 +316,8 @@ class Binary final : public Op {
 };
 
 template <class Function>
-std::unique_ptr<Kernel> binary(const Node& node, const KernelContext& context, Fmath::Binary Fmath::*fast = nullptr,
-                               bool prelu = false) {
+std::unique_ptr<Kernel> binary(const Node& node, const KernelContext& context,
+                               Fmath::Binary Fmath::* fast = nullptr, bool prelu = false) {
   return widened<Binary>(node, context, BinarySpec{typed<Function>, fast, prelu});
 }
 
@@ -317,7 +362,8 @@ class Variadic final : public Op {
           const std::byte* px = in + static_cast<size_t>(from[1]) * size;
           const size_t count = static_cast<size_t>(n);
           if (i == 0) {
-            for (size_t j = 0; j < count && px != py; ++j) std::memcpy(py + j * size, px + j * step * size, size);
+            for (size_t j = 0; j < count && px != py; ++j)
+              std::memcpy(py + j * size, px + j * step * size, size);
           } else if (fast) {
             float* out = reinterpret_cast<float*>(py);
             fast(count, out, 1, reinterpret_cast<const float*>(px), step, out);
@@ -328,8 +374,10 @@ class Variadic final : public Op {
       }
       if (!mean_) return;
       for (int64_t j = begin; j < end; ++j) {
-        if (dtype_ == DType::kFloat32) y.as<float>()[j] /= static_cast<float>(n_);
-        else y.as<double>()[j] /= static_cast<double>(n_);
+        if (dtype_ == DType::kFloat32)
+          y.as<float>()[j] /= static_cast<float>(n_);
+        else
+          y.as<double>()[j] /= static_cast<double>(n_);
       }
     });
   }
@@ -403,15 +451,18 @@ class Pow final : public Op {
   void run(RunContext& c) override {
     const Tensor &a = *c.input(0), &b = *c.input(1);
     Tensor& y = *c.output(0);
-    const int64_t a_step = static_cast<int64_t>(broadcast_.step(0)), b_step = static_cast<int64_t>(broadcast_.step(1));
+    const int64_t a_step = static_cast<int64_t>(broadcast_.step(0)),
+                  b_step = static_cast<int64_t>(broadcast_.step(1));
     c.pool().parallel_for(broadcast_.total(), kGrain, [&](int64_t begin, int64_t end) {
       broadcast_.runs(begin, end, [&](int64_t at, const std::array<int64_t, 2>& from, int64_t n) {
         if (base_ == DType::kFloat32 && a_step && !b_step &&
-            usual(exponent_at(exponent_, b.data, from[1]), n, a.as<float>() + from[0], y.as<float>() + at))
+            usual(exponent_at(exponent_, b.data, from[1]), n, a.as<float>() + from[0],
+                  y.as<float>() + at))
           return;
         dispatch_numbers(base_, [&]<class T>() {
           for (int64_t i = 0; i < n; ++i)
-            y.as<T>()[at + i] = power(a.as<T>()[from[0] + i * a_step], exponent_at(exponent_, b.data, from[1] + i * b_step));
+            y.as<T>()[at + i] = power(a.as<T>()[from[0] + i * a_step],
+                                      exponent_at(exponent_, b.data, from[1] + i * b_step));
         });
       });
     });
@@ -440,7 +491,8 @@ class Where final : public Op {
     check_inputs(c, 3);
     check_type(c.dtype(0), DType::kBool, "the condition");
     check_type(c.dtype(2), c.dtype(1), "input 2");
-    const Shape out = broadcast_shape(broadcast_shape(c.shape(0), c.shape(1), where_), c.shape(2), where_);
+    const Shape out =
+        broadcast_shape(broadcast_shape(c.shape(0), c.shape(1), where_), c.shape(2), where_);
     broadcast_ = Broadcast<3>(out, {&c.shape(0), &c.shape(1), &c.shape(2)});
     dispatch_width(c.dtype(1), [](auto) {});
     c.set(0, c.dtype(1), out);
@@ -457,7 +509,8 @@ class Where final : public Op {
           const bool* pc = condition + from[0];
           const W *px = x.as<W>() + from[1], *py = y.as<W>() + from[2];
           W* po = out.as<W>() + at;
-          for (size_t i = 0; i < static_cast<size_t>(n); ++i) po[i] = pc[i * sc] ? px[i * sx] : py[i * sy];
+          for (size_t i = 0; i < static_cast<size_t>(n); ++i)
+            po[i] = pc[i * sc] ? px[i * sx] : py[i * sy];
         });
       });
     });
@@ -469,9 +522,9 @@ class Where final : public Op {
 
 }  // namespace
 
-#define WIA_BINARY(make, Function, ...)                                   \
-  std::unique_ptr<Kernel> make(const Node& n, const KernelContext& c) {   \
-    return binary<Function>(n, c __VA_OPT__(, ) __VA_ARGS__);             \
+#define WIA_BINARY(make, Function, ...)                                 \
+  std::unique_ptr<Kernel> make(const Node& n, const KernelContext& c) { \
+    return binary<Function>(n, c __VA_OPT__(, ) __VA_ARGS__);           \
   }
 WIA_BINARY(make_add, Add, &Fmath::binaryAdd)
 WIA_BINARY(make_sub, Sub, &Fmath::binarySub)
@@ -495,20 +548,25 @@ std::unique_ptr<Kernel> make_mod(const Node& n, const KernelContext& c) {
 }
 std::unique_ptr<Kernel> make_bit_shift(const Node& n, const KernelContext& c) {
   const std::string direction = n.s("direction", "");
-  require(direction == "LEFT" || direction == "RIGHT", n.where() + ": direction is neither LEFT nor RIGHT");
+  require(direction == "LEFT" || direction == "RIGHT",
+          n.where() + ": direction is neither LEFT nor RIGHT");
   return direction == "LEFT" ? binary<BitShift<true>>(n, c) : binary<BitShift<false>>(n, c);
 }
 
-#define WIA_VARIADIC(make, Function, fast, mean)                                        \
-  std::unique_ptr<Kernel> make(const Node& n, const KernelContext& c) {                 \
-    return widened<Variadic>(n, c, BinarySpec{typed<Function>, &Fmath::fast}, mean);    \
+#define WIA_VARIADIC(make, Function, fast, mean)                                     \
+  std::unique_ptr<Kernel> make(const Node& n, const KernelContext& c) {              \
+    return widened<Variadic>(n, c, BinarySpec{typed<Function>, &Fmath::fast}, mean); \
   }
 WIA_VARIADIC(make_max, Max, binaryMax, false)
 WIA_VARIADIC(make_min, Min, binaryMin, false)
 WIA_VARIADIC(make_sum, Add, binaryAdd, false)
 WIA_VARIADIC(make_mean, Add, binaryAdd, true)
 
-std::unique_ptr<Kernel> make_pow(const Node& n, const KernelContext& c) { return widened<Pow>(n, c); }
-std::unique_ptr<Kernel> make_where(const Node& n, const KernelContext& c) { return std::make_unique<Where>(n, c); }
+std::unique_ptr<Kernel> make_pow(const Node& n, const KernelContext& c) {
+  return widened<Pow>(n, c);
+}
+std::unique_ptr<Kernel> make_where(const Node& n, const KernelContext& c) {
+  return std::make_unique<Where>(n, c);
+}
 
 }  // namespace wia

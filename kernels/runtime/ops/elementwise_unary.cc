@@ -14,7 +14,8 @@ using Exact = double (*)(double x, double a, double b);
 // A float function: by fmath in float32 where it has one, else in float64 and rounded once.
 class FloatUnary final : public Op {
  public:
-  FloatUnary(const Node& node, const KernelContext& context, Fmath::Unary fast, Exact exact, float a, float b)
+  FloatUnary(const Node& node, const KernelContext& context, Fmath::Unary fast, Exact exact,
+             float a, float b)
       : Op(node, context), fast_(fast), exact_(exact), a_(a), b_(b) {}
 
   Inferred infer(InferContext& c) override {
@@ -34,7 +35,8 @@ class FloatUnary final : public Op {
       if (dtype_ == DType::kFloat64) {
         for (int64_t i = begin; i < end; ++i) y.as<double>()[i] = exact_(x.as<double>()[i], a_, b_);
       } else if (fast_) {
-        fast_(static_cast<size_t>(end - begin), x.as<float>() + begin, y.as<float>() + begin, a_, b_);
+        fast_(static_cast<size_t>(end - begin), x.as<float>() + begin, y.as<float>() + begin, a_,
+              b_);
       } else {
         for (int64_t i = begin; i < end; ++i)
           y.as<float>()[i] = static_cast<float>(exact_(x.as<float>()[i], a_, b_));
@@ -59,8 +61,9 @@ struct Parameter {
   float otherwise;
 };
 
-std::unique_ptr<Kernel> make_unary(const Node& node, const KernelContext& context, Fmath::Unary Fmath::*fast,
-                                   Exact exact, Parameter a = {nullptr, 0}, Parameter b = {nullptr, 0}) {
+std::unique_ptr<Kernel> make_unary(const Node& node, const KernelContext& context,
+                                   Fmath::Unary Fmath::* fast, Exact exact,
+                                   Parameter a = {nullptr, 0}, Parameter b = {nullptr, 0}) {
   return widened<FloatUnary>(node, context, fast ? select_fmath(context.isa).*fast : nullptr, exact,
                              a.name ? node.f(a.name, a.otherwise) : a.otherwise,
                              b.name ? node.f(b.name, b.otherwise) : b.otherwise);
@@ -71,12 +74,12 @@ constexpr float kSeluAlpha = 1.67326319217681884765625f, kSeluGamma = 1.05070102
 }  // namespace
 
 // op_type's maker, fmath's function or nullptr, the same in float64, parameters.
-#define WIA_UNARY(make, fast, exact, ...)                                                   \
-  std::unique_ptr<Kernel> make(const Node& node, const KernelContext& context) {            \
-    return make_unary(                                                                      \
-        node, context, fast, [](double x, [[maybe_unused]] double a, [[maybe_unused]] double b) -> double { \
-          return exact;                                                                     \
-        } __VA_OPT__(, ) __VA_ARGS__);                                                      \
+#define WIA_UNARY(make, fast, exact, ...)                                                      \
+  std::unique_ptr<Kernel> make(const Node& node, const KernelContext& context) {               \
+    return make_unary(node, context, fast,                                                     \
+                      [](double x, [[maybe_unused]] double a,                                  \
+                         [[maybe_unused]] double b) -> double { return exact; } __VA_OPT__(, ) \
+                                                        __VA_ARGS__);                          \
   }
 
 WIA_UNARY(make_sqrt, &Fmath::unarySqrt, std::sqrt(x))
@@ -93,14 +96,16 @@ WIA_UNARY(make_softplus, &Fmath::unarySoftplus, softplus(x))
 WIA_UNARY(make_softsign, &Fmath::unarySoftsign, x / (1.0 + std::fabs(x)))
 WIA_UNARY(make_leaky_relu, &Fmath::unaryLeakyRelu, x < 0 ? a * x : x, {"alpha", 0.01f})
 WIA_UNARY(make_thresholded_relu, &Fmath::unaryThresholdedRelu, x > a ? x : 0.0, {"alpha", 1.0f})
-WIA_UNARY(make_elu, &Fmath::unaryElu, x < 0 ? a * std::expm1(x) : x, {"alpha", 1.0f}, {nullptr, 1.0f})
-WIA_UNARY(make_selu, &Fmath::unaryElu, b * (x < 0 ? a * std::expm1(x) : x), {"alpha", kSeluAlpha},
+WIA_UNARY(make_elu, &Fmath::unaryElu, x < 0 ? a * std::expm1(x) : x, {"alpha", 1.0f},
+          {nullptr, 1.0f})
+WIA_UNARY(make_selu, &Fmath::unaryElu, b*(x < 0 ? a * std::expm1(x) : x), {"alpha", kSeluAlpha},
           {"gamma", kSeluGamma})
 WIA_UNARY(make_celu, &Fmath::unaryCelu, x < 0 ? a * std::expm1(x / a) : x, {"alpha", 1.0f})
-WIA_UNARY(make_hard_sigmoid, &Fmath::unaryHardSigmoid, clip(a * x + b, 0.0, 1.0), {"alpha", 0.2f}, {"beta", 0.5f})
-WIA_UNARY(make_hard_swish, &Fmath::unaryHardSwish, x * clip(x / 6.0 + 0.5, 0.0, 1.0))
-WIA_UNARY(make_swish, &Fmath::unarySwish, x * sigmoid(a * x), {"alpha", 1.0f})
-WIA_UNARY(make_mish, &Fmath::unaryMish, x * std::tanh(softplus(x)))
+WIA_UNARY(make_hard_sigmoid, &Fmath::unaryHardSigmoid, clip(a* x + b, 0.0, 1.0), {"alpha", 0.2f},
+          {"beta", 0.5f})
+WIA_UNARY(make_hard_swish, &Fmath::unaryHardSwish, x* clip(x / 6.0 + 0.5, 0.0, 1.0))
+WIA_UNARY(make_swish, &Fmath::unarySwish, x* sigmoid(a* x), {"alpha", 1.0f})
+WIA_UNARY(make_mish, &Fmath::unaryMish, x* std::tanh(softplus(x)))
 WIA_UNARY(make_sin, nullptr, std::sin(x))
 WIA_UNARY(make_cos, nullptr, std::cos(x))
 WIA_UNARY(make_tan, nullptr, std::tan(x))
@@ -114,9 +119,12 @@ WIA_UNARY(make_acosh, nullptr, std::acosh(x))
 WIA_UNARY(make_atanh, nullptr, std::atanh(x))
 
 namespace {
-double gelu_exact(double x, double, double) { return 0.5 * x * (1.0 + std::erf(x * std::numbers::sqrt2 / 2)); }
+double gelu_exact(double x, double, double) {
+  return 0.5 * x * (1.0 + std::erf(x * std::numbers::sqrt2 / 2));
+}
 double gelu_tanh(double x, double, double) {
-  return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+  return 0.5 * x *
+         (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 }  // namespace
 
@@ -170,7 +178,9 @@ class AnyUnary final : public Op {
 
 struct OfNumbers {
   template <class Body>
-  static bool dispatch_types(DType dtype, Body&& body) { return dispatch_numbers(dtype, body); }
+  static bool dispatch_types(DType dtype, Body&& body) {
+    return dispatch_numbers(dtype, body);
+  }
 };
 struct OfFloats {
   template <class Body>
@@ -180,25 +190,34 @@ struct OfFloats {
 };
 struct OfIntegers {
   template <class Body>
-  static bool dispatch_types(DType dtype, Body&& body) { return dispatch_integers(dtype, body); }
+  static bool dispatch_types(DType dtype, Body&& body) {
+    return dispatch_integers(dtype, body);
+  }
 };
 
 template <class T>
 T negated(T x) {
-  if constexpr (std::is_integral_v<T>) return static_cast<T>(0 - static_cast<uint64_t>(x));
-  else return -x;
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(0 - static_cast<uint64_t>(x));
+  else
+    return -x;
 }
 struct Abs : OfNumbers {
   template <class T>
   T operator()(T x) const {
-    if constexpr (std::is_floating_point_v<T>) return std::fabs(x);
-    else if constexpr (std::is_signed_v<T>) return x < 0 ? negated(x) : x;
-    else return x;
+    if constexpr (std::is_floating_point_v<T>)
+      return std::fabs(x);
+    else if constexpr (std::is_signed_v<T>)
+      return x < 0 ? negated(x) : x;
+    else
+      return x;
   }
 };
 struct Neg : OfNumbers {
   template <class T>
-  T operator()(T x) const { return negated(x); }
+  T operator()(T x) const {
+    return negated(x);
+  }
 };
 struct Sign : OfNumbers {
   template <class T>
@@ -209,7 +228,9 @@ struct Sign : OfNumbers {
 };
 struct Relu : OfNumbers {
   template <class T>
-  T operator()(T x) const { return x < T{0} ? T{0} : x; }
+  T operator()(T x) const {
+    return x < T{0} ? T{0} : x;
+  }
 };
 struct Shrink : OfNumbers {
   float lambd = 0.5f, bias = 0.0f;
@@ -227,12 +248,16 @@ struct Shrink : OfNumbers {
 };
 struct Not {
   template <class Body>
-  static bool dispatch_types(DType dtype, Body&& body) { return dispatch<bool>(dtype, body); }
+  static bool dispatch_types(DType dtype, Body&& body) {
+    return dispatch<bool>(dtype, body);
+  }
   bool operator()(bool x) const { return !x; }
 };
 struct BitwiseNot : OfIntegers {
   template <class T>
-  T operator()(T x) const { return static_cast<T>(~static_cast<uint64_t>(x)); }
+  T operator()(T x) const {
+    return static_cast<T>(~static_cast<uint64_t>(x));
+  }
 };
 struct IsNan : OfFloats {
   template <class T>
@@ -251,18 +276,31 @@ struct IsInf : OfFloats {
 };
 
 template <class Function>
-std::unique_ptr<Kernel> any_unary(const Node& node, const KernelContext& context, Function function = {}) {
+std::unique_ptr<Kernel> any_unary(const Node& node, const KernelContext& context,
+                                  Function function = {}) {
   return widen(std::make_unique<AnyUnary<Function>>(node, context, function), context);
 }
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_abs(const Node& n, const KernelContext& c) { return any_unary<Abs>(n, c); }
-std::unique_ptr<Kernel> make_neg(const Node& n, const KernelContext& c) { return any_unary<Neg>(n, c); }
-std::unique_ptr<Kernel> make_sign(const Node& n, const KernelContext& c) { return any_unary<Sign>(n, c); }
-std::unique_ptr<Kernel> make_relu(const Node& n, const KernelContext& c) { return any_unary<Relu>(n, c); }
-std::unique_ptr<Kernel> make_not(const Node& n, const KernelContext& c) { return any_unary<Not>(n, c); }
-std::unique_ptr<Kernel> make_bitwise_not(const Node& n, const KernelContext& c) { return any_unary<BitwiseNot>(n, c); }
+std::unique_ptr<Kernel> make_abs(const Node& n, const KernelContext& c) {
+  return any_unary<Abs>(n, c);
+}
+std::unique_ptr<Kernel> make_neg(const Node& n, const KernelContext& c) {
+  return any_unary<Neg>(n, c);
+}
+std::unique_ptr<Kernel> make_sign(const Node& n, const KernelContext& c) {
+  return any_unary<Sign>(n, c);
+}
+std::unique_ptr<Kernel> make_relu(const Node& n, const KernelContext& c) {
+  return any_unary<Relu>(n, c);
+}
+std::unique_ptr<Kernel> make_not(const Node& n, const KernelContext& c) {
+  return any_unary<Not>(n, c);
+}
+std::unique_ptr<Kernel> make_bitwise_not(const Node& n, const KernelContext& c) {
+  return any_unary<BitwiseNot>(n, c);
+}
 std::unique_ptr<Kernel> make_is_nan(const Node& n, const KernelContext& c) {
   return std::make_unique<AnyUnary<IsNan>>(n, c);
 }
@@ -285,7 +323,8 @@ namespace {
 class Clip final : public Op {
  public:
   Clip(const Node& node, const KernelContext& context)
-      : Op(node, context), lo_(node.f("min", std::numeric_limits<float>::lowest())),
+      : Op(node, context),
+        lo_(node.f("min", std::numeric_limits<float>::lowest())),
         hi_(node.f("max", std::numeric_limits<float>::max())) {}
 
   Inferred infer(InferContext& c) override {
@@ -342,6 +381,8 @@ class Clip final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_clip(const Node& n, const KernelContext& c) { return widened<Clip>(n, c); }
+std::unique_ptr<Kernel> make_clip(const Node& n, const KernelContext& c) {
+  return widened<Clip>(n, c);
+}
 
 }  // namespace wia

@@ -19,19 +19,23 @@ class Indexing : public Op {
   void check_index_type(DType dtype) const {
     check(dtype == DType::kInt64 || dtype == DType::kInt32, "indices are neither int32 nor int64");
   }
-  // Contents can only be looked at while running; a wrong index is remembered and thrown after the loop.
+  // Contents can only be looked at while running; a wrong index is remembered and thrown after the
+  // loop.
   static int64_t place(int64_t index, int64_t n, std::atomic<bool>& fault) {
     if (index < 0) index += n;
     if (index >= 0 && index < n) return index;
     fault.store(true, std::memory_order_relaxed);
     return -1;
   }
-  void check_fault(const std::atomic<bool>& fault) const { check(!fault.load(), "an index is out of range"); }
+  void check_fault(const std::atomic<bool>& fault) const {
+    check(!fault.load(), "an index is out of range");
+  }
 };
 
 class Gather final : public Indexing {
  public:
-  Gather(const Node& node, const KernelContext& context) : Indexing(node, context), axis_(node.i("axis", 0)) {}
+  Gather(const Node& node, const KernelContext& context)
+      : Indexing(node, context), axis_(node.i("axis", 0)) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 2);
     check_index_type(c.dtype(1));
@@ -54,15 +58,16 @@ class Gather final : public Indexing {
     const Tensor& indices = *c.input(1);
     std::byte* y = c.output(0)->as<std::byte>();
     std::atomic<bool> fault{false};
-    c.pool().parallel_for(outer_ * n_indices_, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, row_)),
-                          [&](int64_t begin, int64_t end) {
-                            for (int64_t i = begin; i < end; ++i) {
-                              const int64_t at = place(index_at(indices, i % n_indices_), n_, fault);
-                              if (at < 0 || row_ == 0) continue;
-                              std::memcpy(y + i * row_, x + (i / n_indices_ * n_ + at) * row_,
-                                          static_cast<size_t>(row_));
-                            }
-                          });
+    c.pool().parallel_for(
+        outer_ * n_indices_, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, row_)),
+        [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            const int64_t at = place(index_at(indices, i % n_indices_), n_, fault);
+            if (at < 0 || row_ == 0) continue;
+            std::memcpy(y + i * row_, x + (i / n_indices_ * n_ + at) * row_,
+                        static_cast<size_t>(row_));
+          }
+        });
     check_fault(fault);
   }
 
@@ -72,7 +77,8 @@ class Gather final : public Indexing {
 
 class GatherElements final : public Indexing {
  public:
-  GatherElements(const Node& node, const KernelContext& context) : Indexing(node, context), axis_(node.i("axis", 0)) {}
+  GatherElements(const Node& node, const KernelContext& context)
+      : Indexing(node, context), axis_(node.i("axis", 0)) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 2);
     check_index_type(c.dtype(1));
@@ -124,10 +130,12 @@ class GatherND final : public Indexing {
     in_ = c.shape(0);
     const Shape& indices = c.shape(1);
     check(in_.rank() >= 1 && indices.rank() >= 1, "an input is a scalar");
-    check(batch_dims_ >= 0 && batch_dims_ < std::min(in_.rank(), indices.rank()), "batch_dims is too large");
+    check(batch_dims_ >= 0 && batch_dims_ < std::min(in_.rank(), indices.rank()),
+          "batch_dims is too large");
     const int batch = static_cast<int>(batch_dims_);
     depth_ = indices[indices.rank() - 1];
-    check(depth_ >= 1 && depth_ <= in_.rank() - batch, "the last dimension of indices is not 1..rank");
+    check(depth_ >= 1 && depth_ <= in_.rank() - batch,
+          "the last dimension of indices is not 1..rank");
     Shape out;
     for (int d = 0; d < batch; ++d) check(in_[d] == indices[d], "the batch dimensions differ");
     for (int d = 0; d < indices.rank() - 1; ++d) out.push_back(indices[d]);
@@ -157,7 +165,8 @@ class GatherND final : public Indexing {
           from += at * steps[d];
         }
         if (ok && row_)
-          std::memcpy(y.as<W>() + i * row_, x.as<W>() + from, static_cast<size_t>(row_) * sizeof(W));
+          std::memcpy(y.as<W>() + i * row_, x.as<W>() + from,
+                      static_cast<size_t>(row_) * sizeof(W));
       }
     });
     check_fault(fault);
@@ -182,8 +191,10 @@ Join join_of(const std::string& name, const std::string& where) {
 template <class T>
 T joined(Join join, T old, T update) {
   if constexpr (std::is_integral_v<T>) {
-    if (join == Join::kAdd) return static_cast<T>(static_cast<uint64_t>(old) + static_cast<uint64_t>(update));
-    if (join == Join::kMul) return static_cast<T>(static_cast<uint64_t>(old) * static_cast<uint64_t>(update));
+    if (join == Join::kAdd)
+      return static_cast<T>(static_cast<uint64_t>(old) + static_cast<uint64_t>(update));
+    if (join == Join::kMul)
+      return static_cast<T>(static_cast<uint64_t>(old) * static_cast<uint64_t>(update));
   } else {
     if (join == Join::kAdd) return static_cast<T>(old + update);
     if (join == Join::kMul) return static_cast<T>(old * update);
@@ -226,7 +237,8 @@ class Scatter : public Indexing {
 
 class ScatterElements final : public Scatter {
  public:
-  ScatterElements(const Node& node, const KernelContext& context) : Scatter(node, context), axis_(node.i("axis", 0)) {}
+  ScatterElements(const Node& node, const KernelContext& context)
+      : Scatter(node, context), axis_(node.i("axis", 0)) {}
   Inferred infer(InferContext& c) override {
     infer_data(c);
     check_index_type(c.dtype(1));
@@ -281,7 +293,8 @@ class ScatterND final : public Scatter {
     Shape wanted_updates;
     for (int d = 0; d < indices.rank() - 1; ++d) wanted_updates.push_back(indices[d]);
     for (int d = static_cast<int>(depth_); d < in_.rank(); ++d) wanted_updates.push_back(in_[d]);
-    check(updates == wanted_updates, "updates is " + updates.str() + ", not " + wanted_updates.str());
+    check(updates == wanted_updates,
+          "updates is " + updates.str() + ", not " + wanted_updates.str());
     row_ = product(in_, static_cast<int>(depth_), in_.rank());
     n_ = product(indices, 0, indices.rank() - 1);
     return Inferred::kDone;
@@ -297,7 +310,8 @@ class ScatterND final : public Scatter {
         int64_t to = 0;
         bool ok = true;
         for (int64_t k = 0; k < depth_; ++k) {
-          const int64_t at = place(indices.as<int64_t>()[i * depth_ + k], in_[static_cast<int>(k)], fault);
+          const int64_t at =
+              place(indices.as<int64_t>()[i * depth_ + k], in_[static_cast<int>(k)], fault);
           ok &= at >= 0;
           to += at * steps[k];
         }
@@ -317,7 +331,9 @@ class ScatterND final : public Scatter {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_gather(const Node& n, const KernelContext& c) { return std::make_unique<Gather>(n, c); }
+std::unique_ptr<Kernel> make_gather(const Node& n, const KernelContext& c) {
+  return std::make_unique<Gather>(n, c);
+}
 std::unique_ptr<Kernel> make_gather_elements(const Node& n, const KernelContext& c) {
   return std::make_unique<GatherElements>(n, c);
 }

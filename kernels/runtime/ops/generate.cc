@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors from shapes, scalars and attributes: Constant, ConstantOfShape, Range, EyeLike, OneHot, Trilu.
+// Tensors from shapes, scalars and attributes: Constant, ConstantOfShape, Range, EyeLike, OneHot,
+// Trilu.
 #include <cmath>
 #include <cstring>
 
@@ -67,7 +68,8 @@ class ConstantOfShape final : public Op {
   }
   void run(RunContext& c) override {
     Tensor& y = *c.output(0);
-    dispatch_width(value_.dtype, [&]<class W>(W) { std::fill_n(y.as<W>(), y.numel(), *value_.as<W>()); });
+    dispatch_width(value_.dtype,
+                   [&]<class W>(W) { std::fill_n(y.as<W>(), y.numel(), *value_.as<W>()); });
   }
 
  private:
@@ -86,7 +88,8 @@ class Range final : public Op {
       if (!c.value(i)) return Inferred::kNeedsValues;
     }
     const bool known = dispatch<float, double, int16_t, int32_t, int64_t>(dtype_, [&]<class T>() {
-      const T start = *c.value(0)->as<T>(), limit = *c.value(1)->as<T>(), delta = *c.value(2)->as<T>();
+      const T start = *c.value(0)->as<T>(), limit = *c.value(1)->as<T>(),
+              delta = *c.value(2)->as<T>();
       check(delta != T{0}, "delta is 0");
       const double n = std::ceil((static_cast<double>(limit) - static_cast<double>(start)) /
                                  static_cast<double>(delta));
@@ -103,7 +106,8 @@ class Range final : public Op {
       T* y = c.output(0)->as<T>();
       for (int64_t i = 0; i < n_; ++i) {
         if constexpr (std::is_integral_v<T>)
-          y[i] = static_cast<T>(static_cast<uint64_t>(start) + static_cast<uint64_t>(i) * static_cast<uint64_t>(delta));
+          y[i] = static_cast<T>(static_cast<uint64_t>(start) +
+                                static_cast<uint64_t>(i) * static_cast<uint64_t>(delta));
         else
           y[i] = start + static_cast<T>(i) * delta;
       }
@@ -149,7 +153,8 @@ class EyeLike final : public Op {
 
 class OneHot final : public Op {
  public:
-  OneHot(const Node& node, const KernelContext& context) : Op(node, context), axis_(node.i("axis", -1)) {}
+  OneHot(const Node& node, const KernelContext& context)
+      : Op(node, context), axis_(node.i("axis", -1)) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 3);
     check(c.shape(1).numel() == 1, "depth is not a scalar");
@@ -195,7 +200,8 @@ class OneHot final : public Op {
 
 class Trilu final : public Op {
  public:
-  Trilu(const Node& node, const KernelContext& context) : Op(node, context), upper_(node.i("upper", 1) != 0) {}
+  Trilu(const Node& node, const KernelContext& context)
+      : Op(node, context), upper_(node.i("upper", 1) != 0) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
     check(c.shape(0).rank() >= 2, "the input is no matrix");
@@ -214,7 +220,8 @@ class Trilu final : public Op {
     Tensor& y = *c.output(0);
     const int rank = x.shape.rank();
     const int64_t rows = x.shape[rank - 2], columns = x.shape[rank - 1];
-    const int64_t k = std::clamp<int64_t>(k_given_ ? *c.input(1)->as<int64_t>() : 0, -rows - 1, columns + 1);
+    const int64_t k =
+        std::clamp<int64_t>(k_given_ ? *c.input(1)->as<int64_t>() : 0, -rows - 1, columns + 1);
     if (x.numel() == 0) return;
     dispatch_width(x.dtype, [&]<class W>(W) {
       const int64_t n = x.numel() / columns;
@@ -222,7 +229,8 @@ class Trilu final : public Op {
         const int64_t diagonal = r % rows + k;
         const W* in = x.as<W>() + r * columns;
         W* out = y.as<W>() + r * columns;
-        for (int64_t j = 0; j < columns; ++j) out[j] = (upper_ ? j >= diagonal : j <= diagonal) ? in[j] : W{0};
+        for (int64_t j = 0; j < columns; ++j)
+          out[j] = (upper_ ? j >= diagonal : j <= diagonal) ? in[j] : W{0};
       }
     });
   }
@@ -233,13 +241,23 @@ class Trilu final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_constant(const Node& n, const KernelContext& c) { return std::make_unique<Constant>(n, c); }
+std::unique_ptr<Kernel> make_constant(const Node& n, const KernelContext& c) {
+  return std::make_unique<Constant>(n, c);
+}
 std::unique_ptr<Kernel> make_constant_of_shape(const Node& n, const KernelContext& c) {
   return std::make_unique<ConstantOfShape>(n, c);
 }
-std::unique_ptr<Kernel> make_range(const Node& n, const KernelContext& c) { return widened<Range>(n, c); }
-std::unique_ptr<Kernel> make_eye_like(const Node& n, const KernelContext& c) { return std::make_unique<EyeLike>(n, c); }
-std::unique_ptr<Kernel> make_one_hot(const Node& n, const KernelContext& c) { return std::make_unique<OneHot>(n, c); }
-std::unique_ptr<Kernel> make_trilu(const Node& n, const KernelContext& c) { return std::make_unique<Trilu>(n, c); }
+std::unique_ptr<Kernel> make_range(const Node& n, const KernelContext& c) {
+  return widened<Range>(n, c);
+}
+std::unique_ptr<Kernel> make_eye_like(const Node& n, const KernelContext& c) {
+  return std::make_unique<EyeLike>(n, c);
+}
+std::unique_ptr<Kernel> make_one_hot(const Node& n, const KernelContext& c) {
+  return std::make_unique<OneHot>(n, c);
+}
+std::unique_ptr<Kernel> make_trilu(const Node& n, const KernelContext& c) {
+  return std::make_unique<Trilu>(n, c);
+}
 
 }  // namespace wia

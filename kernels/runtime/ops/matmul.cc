@@ -11,7 +11,8 @@ struct Matrix {
   size_t rows, columns, row_step, column_step;
 };
 
-// Many products C = A B of one size, with packing planned into scratch and B packed once when it is a constant.
+// Many products C = A B of one size, with packing planned into scratch and B packed once when it is
+// a constant.
 class Products {
  public:
   Products(const KernelContext& context) : kernel_(select_fgemm(context.isa)) {}
@@ -21,8 +22,8 @@ class Products {
     const size_t each = fgemm_packed_b_size(kernel_, b.rows, b.columns);
     packed_b_ = Tensor::allocate(DType::kFloat32, {static_cast<int64_t>(each * n_b)});
     for (size_t i = 0; i < n_b; ++i)
-      fgemm_pack_b(kernel_, b.rows, b.columns, data + i * b.rows * b.columns, b.row_step, b.column_step, 0,
-                   panels(b.columns), packed_b_.as<float>() + i * each);
+      fgemm_pack_b(kernel_, b.rows, b.columns, data + i * b.rows * b.columns, b.row_step,
+                   b.column_step, 0, panels(b.columns), packed_b_.as<float>() + i * each);
   }
   bool constant() const { return packed_b_.data != nullptr; }
   const char* name() const { return kernel_.name; }
@@ -39,36 +40,43 @@ class Products {
 
   // Product p is of matrix a_of(p) and b_of(p), into c + p * m * n.
   template <class AOf, class BOf>
-  void run(const float* a, const float* b, float* c, size_t n_products, const float* column_bias, AOf a_of, BOf b_of,
-           std::byte* scratch, ThreadPool& pool) const {
+  void run(const float* a, const float* b, float* c, size_t n_products, const float* column_bias,
+           AOf a_of, BOf b_of, std::byte* scratch, ThreadPool& pool) const {
     const size_t m = a_.rows, k = a_.columns, n = b_.columns;
     if (m == 0 || n == 0) return;
     const size_t n_blocks = (m + kernel_.mr - 1) / kernel_.mr, n_panels = panels(n);
     std::byte* packed_a = scratch;
     std::byte* packed_b = scratch + n_a_ * a_bytes_;
-    const auto grain = [](size_t work) { return std::max<int64_t>(1, kGrain / static_cast<int64_t>(work + 1)); };
-    pool.parallel_for(static_cast<int64_t>(n_a_ * n_blocks), grain(k * kernel_.mr), [&](int64_t begin, int64_t end) {
-      for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-        const size_t matrix = i / n_blocks, block = i % n_blocks;
-        fgemm_pack_a(kernel_, m, k, a + matrix * m * k, a_.row_step, a_.column_step, block, block + 1,
-                     reinterpret_cast<float*>(packed_a + matrix * a_bytes_));
-      }
-    });
+    const auto grain = [](size_t work) {
+      return std::max<int64_t>(1, kGrain / static_cast<int64_t>(work + 1));
+    };
+    pool.parallel_for(
+        static_cast<int64_t>(n_a_ * n_blocks), grain(k * kernel_.mr),
+        [&](int64_t begin, int64_t end) {
+          for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+            const size_t matrix = i / n_blocks, block = i % n_blocks;
+            fgemm_pack_a(kernel_, m, k, a + matrix * m * k, a_.row_step, a_.column_step, block,
+                         block + 1, reinterpret_cast<float*>(packed_a + matrix * a_bytes_));
+          }
+        });
     if (!constant())
-      pool.parallel_for(static_cast<int64_t>(n_b_ * n_panels), grain(k * kernel_.nr),
-                        [&](int64_t begin, int64_t end) {
-                          for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-                            const size_t matrix = i / n_panels, panel = i % n_panels;
-                            fgemm_pack_b(kernel_, k, n, b + matrix * k * n, b_.row_step, b_.column_step, panel,
-                                         panel + 1, reinterpret_cast<float*>(packed_b + matrix * b_bytes_));
-                          }
-                        });
+      pool.parallel_for(
+          static_cast<int64_t>(n_b_ * n_panels), grain(k * kernel_.nr),
+          [&](int64_t begin, int64_t end) {
+            for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+              const size_t matrix = i / n_panels, panel = i % n_panels;
+              fgemm_pack_b(kernel_, k, n, b + matrix * k * n, b_.row_step, b_.column_step, panel,
+                           panel + 1, reinterpret_cast<float*>(packed_b + matrix * b_bytes_));
+            }
+          });
     // Tasks of some panels times all row blocks, or of some row blocks where there are few panels.
-    const size_t panels_each = std::max<size_t>(1, std::min(n_panels, kTaskWork / (k * kernel_.nr * m + 1) + 1));
+    const size_t panels_each =
+        std::max<size_t>(1, std::min(n_panels, kTaskWork / (k * kernel_.nr * m + 1) + 1));
     const size_t column_tasks = (n_panels + panels_each - 1) / panels_each;
     const size_t threads = pool.size();
     const size_t row_tasks =
-        std::min(n_blocks, std::max<size_t>(1, threads * 2 / std::max<size_t>(1, column_tasks * n_products)));
+        std::min(n_blocks,
+                 std::max<size_t>(1, threads * 2 / std::max<size_t>(1, column_tasks * n_products)));
     const size_t blocks_each = (n_blocks + row_tasks - 1) / row_tasks;
     const size_t tasks = n_products * column_tasks * row_tasks;
     pool.parallel_for(static_cast<int64_t>(tasks), 1, [&](int64_t begin, int64_t end) {
@@ -133,8 +141,10 @@ class MatMul final : public Op {
     const std::shared_ptr<const Tensor> b = constant_float(node, context, 1);
     if (!b || b->shape.rank() < 2 || b->numel() == 0) return;
     const int rank = b->shape.rank();
-    const size_t k = static_cast<size_t>(b->shape[rank - 2]), n = static_cast<size_t>(b->shape[rank - 1]);
-    products_.pack_constant({k, n, n, 1}, static_cast<size_t>(product(b->shape, 0, rank - 2)), b->as<float>());
+    const size_t k = static_cast<size_t>(b->shape[rank - 2]),
+                 n = static_cast<size_t>(b->shape[rank - 1]);
+    products_.pack_constant({k, n, n, 1}, static_cast<size_t>(product(b->shape, 0, rank - 2)),
+                            b->as<float>());
   }
   Inferred infer(InferContext& c) override {
     check_inputs(c, 2);
@@ -147,8 +157,10 @@ class MatMul final : public Op {
     if (row) a = {1, a[0]};
     if (column) b = {b[0], 1};
     const int ra = a.rank(), rb = b.rank();
-    check(a[ra - 1] == b[rb - 2], "shapes " + c.shape(0).str() + " and " + c.shape(1).str() + " do not multiply");
-    const Shape batch_a(a.dims().first(static_cast<size_t>(ra - 2))), batch_b(b.dims().first(static_cast<size_t>(rb - 2)));
+    check(a[ra - 1] == b[rb - 2],
+          "shapes " + c.shape(0).str() + " and " + c.shape(1).str() + " do not multiply");
+    const Shape batch_a(a.dims().first(static_cast<size_t>(ra - 2))),
+        batch_b(b.dims().first(static_cast<size_t>(rb - 2)));
     batch_ = broadcast_shape(batch_a, batch_b, where_);
     size_t m = static_cast<size_t>(a[ra - 2]);
     const size_t k = static_cast<size_t>(a[ra - 1]), n = static_cast<size_t>(b[rb - 1]);
@@ -164,12 +176,15 @@ class MatMul final : public Op {
       index_b_.assign(1, 0);
     } else {
       const Broadcast<2> each(batch_, {&batch_a, &batch_b});
-      each.runs(0, each.total(), [&](int64_t at, const std::array<int64_t, 2>& from, int64_t count) {
-        for (int64_t i = 0; i < count; ++i) {
-          index_a_[static_cast<size_t>(at + i)] = static_cast<size_t>(from[0] + i * static_cast<int64_t>(each.step(0)));
-          index_b_[static_cast<size_t>(at + i)] = static_cast<size_t>(from[1] + i * static_cast<int64_t>(each.step(1)));
-        }
-      });
+      each.runs(0, each.total(),
+                [&](int64_t at, const std::array<int64_t, 2>& from, int64_t count) {
+                  for (int64_t i = 0; i < count; ++i) {
+                    index_a_[static_cast<size_t>(at + i)] =
+                        static_cast<size_t>(from[0] + i * static_cast<int64_t>(each.step(0)));
+                    index_b_[static_cast<size_t>(at + i)] =
+                        static_cast<size_t>(from[1] + i * static_cast<int64_t>(each.step(1)));
+                  }
+                });
     }
     a_ = {m, k, k, 1};
     b_ = {k, n, n, 1};
@@ -180,7 +195,9 @@ class MatMul final : public Op {
     c.set(0, dtype_, out);
     return Inferred::kDone;
   }
-  size_t scratch_bytes() const override { return dtype_ == DType::kFloat32 ? products_.scratch_bytes() : 0; }
+  size_t scratch_bytes() const override {
+    return dtype_ == DType::kFloat32 ? products_.scratch_bytes() : 0;
+  }
   bool consumed(size_t input) const override { return input == 1 && products_.constant(); }
   std::string implementation() const override {
     return dtype_ == DType::kFloat32 ? products_.name() : "reference";
@@ -190,14 +207,16 @@ class MatMul final : public Op {
     Tensor& y = *c.output(0);
     if (dtype_ == DType::kFloat32) {
       products_.run(
-          a.as<float>(), products_.constant() ? nullptr : b.as<float>(), y.as<float>(), n_products_, nullptr, [&](size_t p) { return index_a_[p]; },
-          [&](size_t p) { return index_b_[p]; }, c.scratch(), c.pool());
+          a.as<float>(), products_.constant() ? nullptr : b.as<float>(), y.as<float>(), n_products_,
+          nullptr, [&](size_t p) { return index_a_[p]; }, [&](size_t p) { return index_b_[p]; },
+          c.scratch(), c.pool());
       return;
     }
     dispatch_products(dtype_, [&]<class T>() {
       for (size_t p = 0; p < n_products_; ++p)
-        plain_product(a.as<T>() + index_a_[p] * a_.rows * a_.columns, a_, b.as<T>() + index_b_[p] * b_.rows * b_.columns,
-                      b_, y.as<T>() + p * a_.rows * b_.columns);
+        plain_product(a.as<T>() + index_a_[p] * a_.rows * a_.columns, a_,
+                      b.as<T>() + index_b_[p] * b_.rows * b_.columns, b_,
+                      y.as<T>() + p * a_.rows * b_.columns);
     });
   }
 
@@ -214,8 +233,12 @@ class MatMul final : public Op {
 class Gemm final : public Op {
  public:
   Gemm(const Node& node, const KernelContext& context)
-      : Op(node, context), alpha_(node.f("alpha", 1.0f)), beta_(node.f("beta", 1.0f)),
-        trans_a_(node.i("transA", 0) != 0), trans_b_(node.i("transB", 0) != 0), products_(context) {
+      : Op(node, context),
+        alpha_(node.f("alpha", 1.0f)),
+        beta_(node.f("beta", 1.0f)),
+        trans_a_(node.i("transA", 0) != 0),
+        trans_b_(node.i("transB", 0) != 0),
+        products_(context) {
     const std::shared_ptr<const Tensor> b = constant_float(node, context, 1);
     if (!b || b->shape.rank() != 2 || b->numel() == 0) return;
     products_.pack_constant(matrix(b->shape, trans_b_), 1, b->as<float>());
@@ -228,21 +251,26 @@ class Gemm final : public Op {
     check(c.shape(0).rank() == 2 && c.shape(1).rank() == 2, "A or B is not a matrix");
     a_ = matrix(c.shape(0), trans_a_);
     b_ = matrix(c.shape(1), trans_b_);
-    check(a_.columns == b_.rows, "shapes " + c.shape(0).str() + " and " + c.shape(1).str() + " do not multiply");
+    check(a_.columns == b_.rows,
+          "shapes " + c.shape(0).str() + " and " + c.shape(1).str() + " do not multiply");
     const Shape out = {static_cast<int64_t>(a_.rows), static_cast<int64_t>(b_.columns)};
     has_c_ = given(c, 2);
     if (has_c_) {
       check_type(c.dtype(2), dtype_, "C");
-      check(broadcast_shape(out, c.shape(2), where_) == out, "C " + c.shape(2).str() + " does not broadcast to " + out.str());
+      check(broadcast_shape(out, c.shape(2), where_) == out,
+            "C " + c.shape(2).str() + " does not broadcast to " + out.str());
       addend_ = Broadcast<1>(out, {&c.shape(2)});
       const Shape& s = c.shape(2);
-      plain_bias_ = alpha_ == 1.0f && beta_ == 1.0f && s.rank() >= 1 && s[s.rank() - 1] == out[1] && s.numel() == out[1];
+      plain_bias_ = alpha_ == 1.0f && beta_ == 1.0f && s.rank() >= 1 && s[s.rank() - 1] == out[1] &&
+                    s.numel() == out[1];
     }
     if (dtype_ == DType::kFloat32) products_.plan(a_, 1, b_, 1);
     c.set(0, dtype_, out);
     return Inferred::kDone;
   }
-  size_t scratch_bytes() const override { return dtype_ == DType::kFloat32 ? products_.scratch_bytes() : 0; }
+  size_t scratch_bytes() const override {
+    return dtype_ == DType::kFloat32 ? products_.scratch_bytes() : 0;
+  }
   bool consumed(size_t input) const override { return input == 1 && products_.constant(); }
   std::string implementation() const override {
     return dtype_ == DType::kFloat32 ? products_.name() : "reference";
@@ -253,8 +281,8 @@ class Gemm final : public Op {
     const bool bias = has_c_ && plain_bias_ && dtype_ == DType::kFloat32;
     if (dtype_ == DType::kFloat32) {
       const auto zero = [](size_t) { return size_t{0}; };
-      products_.run(a.as<float>(), b.as<float>(), y.as<float>(), 1, bias ? c.input(2)->as<float>() : nullptr, zero, zero,
-                    c.scratch(), c.pool());
+      products_.run(a.as<float>(), b.as<float>(), y.as<float>(), 1,
+                    bias ? c.input(2)->as<float>() : nullptr, zero, zero, c.scratch(), c.pool());
     }
     dispatch_products(dtype_, [&]<class T>() {
       T* out = y.as<T>();
@@ -269,7 +297,8 @@ class Gemm final : public Op {
           const T v = addend[from[0] + i * static_cast<int64_t>(addend_.step(0))];
           const T term = beta_ == 1.0f ? v : scaled(v, beta_);
           if constexpr (std::is_integral_v<T>)
-            out[at + i] = static_cast<T>(static_cast<uint64_t>(out[at + i]) + static_cast<uint64_t>(term));
+            out[at + i] =
+                static_cast<T>(static_cast<uint64_t>(out[at + i]) + static_cast<uint64_t>(term));
           else
             out[at + i] += term;
         }
@@ -284,8 +313,10 @@ class Gemm final : public Op {
   }
   template <class T>
   static T scaled(T x, float factor) {
-    if constexpr (std::is_integral_v<T>) return saturated<T>(static_cast<double>(x) * static_cast<double>(factor));
-    else return x * static_cast<T>(factor);
+    if constexpr (std::is_integral_v<T>)
+      return saturated<T>(static_cast<double>(x) * static_cast<double>(factor));
+    else
+      return x * static_cast<T>(factor);
   }
 
   float alpha_, beta_;
@@ -298,7 +329,11 @@ class Gemm final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_matmul(const Node& n, const KernelContext& c) { return widened<MatMul>(n, c); }
-std::unique_ptr<Kernel> make_gemm(const Node& n, const KernelContext& c) { return widened<Gemm>(n, c); }
+std::unique_ptr<Kernel> make_matmul(const Node& n, const KernelContext& c) {
+  return widened<MatMul>(n, c);
+}
+std::unique_ptr<Kernel> make_gemm(const Node& n, const KernelContext& c) {
+  return widened<Gemm>(n, c);
+}
 
 }  // namespace wia

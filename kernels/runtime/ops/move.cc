@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that move elements: Transpose, Concat, Split, Slice, Pad, Expand, Tile, depth and space.
+// Operators that move elements: Transpose, Concat, Split, Slice, Pad, Expand, Tile, depth and
+// space.
 #include <cstring>
 
 #include "runtime/ops/op.h"
@@ -9,7 +10,8 @@ namespace {
 
 // The innermost two dimensions swap in square tiles, so that both sides use whole cache lines.
 template <class W>
-void transpose_tile(const W* in, int64_t in_step, W* out, int64_t out_step, int64_t rows, int64_t columns) {
+void transpose_tile(const W* in, int64_t in_step, W* out, int64_t out_step, int64_t rows,
+                    int64_t columns) {
   constexpr int64_t kTile = 16;
   for (int64_t r0 = 0; r0 < rows; r0 += kTile)
     for (int64_t c0 = 0; c0 < columns; c0 += kTile) {
@@ -21,7 +23,8 @@ void transpose_tile(const W* in, int64_t in_step, W* out, int64_t out_step, int6
 
 }  // namespace
 
-void transpose_elements(const Tensor& in, const std::vector<int>& order, void* out, ThreadPool& pool) {
+void transpose_elements(const Tensor& in, const std::vector<int>& order, void* out,
+                        ThreadPool& pool) {
   // Drop dimensions of 1 and merge those that stay neighbours.
   const auto in_steps = steps_of(in.shape);
   std::vector<int64_t> dims, steps;
@@ -59,25 +62,26 @@ void transpose_elements(const Tensor& in, const std::vector<int>& order, void* o
     }
     const int64_t rows = across >= 0 ? dims[across] : 1;
     const int64_t pieces = total / inner / rows;
-    pool.parallel_for(pieces, std::max<int64_t>(1, kGrain / (inner * rows)), [&](int64_t begin, int64_t end) {
-      for (int64_t piece = begin; piece < end; ++piece) {
-        int64_t rest = piece, from = 0, to = 0;
-        for (int d = rank - 2; d >= 0; --d) {
-          if (d == across) continue;
-          const int64_t i = rest % dims[d];
-          rest /= dims[d];
-          from += i * steps[d];
-          to += i * out_steps[d];
-        }
-        if (across >= 0) {
-          transpose_tile(x + from, inner_step, y + to, out_steps[across], rows, inner);
-        } else if (inner_step == 1) {
-          std::memcpy(y + to, x + from, static_cast<size_t>(inner) * sizeof(W));
-        } else {
-          for (int64_t i = 0; i < inner; ++i) y[to + i] = x[from + i * inner_step];
-        }
-      }
-    });
+    pool.parallel_for(
+        pieces, std::max<int64_t>(1, kGrain / (inner * rows)), [&](int64_t begin, int64_t end) {
+          for (int64_t piece = begin; piece < end; ++piece) {
+            int64_t rest = piece, from = 0, to = 0;
+            for (int d = rank - 2; d >= 0; --d) {
+              if (d == across) continue;
+              const int64_t i = rest % dims[d];
+              rest /= dims[d];
+              from += i * steps[d];
+              to += i * out_steps[d];
+            }
+            if (across >= 0) {
+              transpose_tile(x + from, inner_step, y + to, out_steps[across], rows, inner);
+            } else if (inner_step == 1) {
+              std::memcpy(y + to, x + from, static_cast<size_t>(inner) * sizeof(W));
+            } else {
+              for (int64_t i = 0; i < inner; ++i) y[to + i] = x[from + i * inner_step];
+            }
+          }
+        });
   });
 }
 
@@ -85,7 +89,8 @@ namespace {
 
 class Transpose final : public Op {
  public:
-  Transpose(const Node& node, const KernelContext& context) : Op(node, context), perm_(node.ints("perm")) {}
+  Transpose(const Node& node, const KernelContext& context)
+      : Op(node, context), perm_(node.ints("perm")) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
     const Shape& x = c.shape(0);
@@ -93,7 +98,8 @@ class Transpose final : public Op {
     if (perm_.empty()) {
       for (int d = x.rank() - 1; d >= 0; --d) order_.push_back(d);
     } else {
-      check(static_cast<int>(perm_.size()) == x.rank(), "perm does not name every dimension of " + x.str());
+      check(static_cast<int>(perm_.size()) == x.rank(),
+            "perm does not name every dimension of " + x.str());
       bool seen[Shape::kMaxRank] = {};
       for (int64_t p : perm_) {
         const int d = axis_of(p, x.rank());
@@ -108,7 +114,9 @@ class Transpose final : public Op {
     c.set(0, c.dtype(0), out);
     return Inferred::kDone;
   }
-  void run(RunContext& c) override { transpose_elements(*c.input(0), order_, c.output(0)->data, c.pool()); }
+  void run(RunContext& c) override {
+    transpose_elements(*c.input(0), order_, c.output(0)->data, c.pool());
+  }
 
  private:
   std::vector<int64_t> perm_;
@@ -130,7 +138,8 @@ class Concat final : public Op {
       check_type(c.dtype(i), c.dtype(0), "an input");
       check(s.rank() == out.rank(), "the inputs have different numbers of dimensions");
       for (int d = 0; d < s.rank(); ++d)
-        check(d == axis || s[d] == out[d], "shapes " + c.shape(0).str() + " and " + s.str() + " do not fit");
+        check(d == axis || s[d] == out[d],
+              "shapes " + c.shape(0).str() + " and " + s.str() + " do not fit");
       check(s[axis] <= (int64_t{1} << 40) - out[axis], "the output is too large");
       out[axis] += s[axis];
     }
@@ -146,15 +155,18 @@ class Concat final : public Op {
   void run(RunContext& c) override {
     std::byte* y = c.output(0)->as<std::byte>();
     if (row_ == 0) return;
-    c.pool().parallel_for(outer_, std::max<int64_t>(1, 65536 / row_), [&](int64_t begin, int64_t end) {
-      for (int64_t o = begin; o < end; ++o) {
-        std::byte* at = y + o * row_;
-        for (size_t i = 0; i < n_; ++i) {
-          if (rows_[i]) std::memcpy(at, c.input(i)->as<std::byte>() + o * rows_[i], static_cast<size_t>(rows_[i]));
-          at += rows_[i];
-        }
-      }
-    });
+    c.pool().parallel_for(outer_, std::max<int64_t>(1, 65536 / row_),
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t o = begin; o < end; ++o) {
+                              std::byte* at = y + o * row_;
+                              for (size_t i = 0; i < n_; ++i) {
+                                if (rows_[i])
+                                  std::memcpy(at, c.input(i)->as<std::byte>() + o * rows_[i],
+                                              static_cast<size_t>(rows_[i]));
+                                at += rows_[i];
+                              }
+                            }
+                          });
   }
 
  private:
@@ -167,7 +179,10 @@ class Concat final : public Op {
 class Split final : public Op {
  public:
   Split(const Node& node, const KernelContext& context)
-      : Op(node, context), axis_(node.i("axis", 0)), sizes_(node.ints("split")), n_(node.outputs.size()),
+      : Op(node, context),
+        axis_(node.i("axis", 0)),
+        sizes_(node.ints("split")),
+        n_(node.outputs.size()),
         num_outputs_(node.i("num_outputs", 0)) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
@@ -197,7 +212,8 @@ class Split final : public Op {
     }
     check(sum == x[axis], "the sizes do not add up to the axis");
     dispatch_width(c.dtype(0), [](auto) {});
-    const int64_t unit = product(x, axis + 1, x.rank()) * static_cast<int64_t>(dtype_size(c.dtype(0)));
+    const int64_t unit =
+        product(x, axis + 1, x.rank()) * static_cast<int64_t>(dtype_size(c.dtype(0)));
     outer_ = product(x, 0, axis);
     row_ = x[axis] * unit;
     rows_.clear();
@@ -218,10 +234,11 @@ class Split final : public Op {
       if (wants_[i] && rows_[i]) {
         std::byte* y = c.output(i)->as<std::byte>();
         const int64_t from = at, bytes = rows_[i];
-        c.pool().parallel_for(outer_, std::max<int64_t>(1, 65536 / bytes), [&](int64_t begin, int64_t end) {
-          for (int64_t o = begin; o < end; ++o)
-            std::memcpy(y + o * bytes, x + o * row_ + from, static_cast<size_t>(bytes));
-        });
+        c.pool().parallel_for(
+            outer_, std::max<int64_t>(1, 65536 / bytes), [&](int64_t begin, int64_t end) {
+              for (int64_t o = begin; o < end; ++o)
+                std::memcpy(y + o * bytes, x + o * row_ + from, static_cast<size_t>(bytes));
+            });
       }
       at += rows_[i];
     }
@@ -241,7 +258,10 @@ class Split final : public Op {
 class Slice final : public Op {
  public:
   Slice(const Node& node, const KernelContext& context)
-      : Op(node, context), starts_(node.ints("starts")), ends_(node.ints("ends")), axes_(node.ints("axes")) {}
+      : Op(node, context),
+        starts_(node.ints("starts")),
+        ends_(node.ints("ends")),
+        axes_(node.ints("axes")) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, opset_ >= 10 ? 3 : 1);
     std::vector<int64_t> starts = starts_, ends = ends_, axes = axes_, steps;
@@ -257,7 +277,8 @@ class Slice final : public Op {
     if (axes.empty())
       for (size_t i = 0; i < starts.size(); ++i) axes.push_back(static_cast<int64_t>(i));
     if (steps.empty()) steps.assign(starts.size(), 1);
-    check(ends.size() == starts.size() && axes.size() == starts.size() && steps.size() == starts.size(),
+    check(ends.size() == starts.size() && axes.size() == starts.size() &&
+              steps.size() == starts.size(),
           "starts, ends, axes and steps differ in length");
     const auto in_steps = steps_of(x);
     Shape out = x;
@@ -283,7 +304,8 @@ class Slice final : public Op {
         first = starts[i] < -n ? -1 : bound(starts[i], 0, n - 1);
         const int64_t last = ends[i] < -n ? -1 : bound(ends[i], -1, n - 1);
         const uint64_t stride = 0 - static_cast<uint64_t>(step);
-        if (first > last) count = 1 + static_cast<int64_t>(static_cast<uint64_t>(first - last - 1) / stride);
+        if (first > last)
+          count = 1 + static_cast<int64_t>(static_cast<uint64_t>(first - last - 1) / stride);
       }
       out[d] = count;
       if (count > 0) offset_ += first * in_steps[d];
@@ -310,21 +332,22 @@ class Slice final : public Op {
       const int outer_rank = whole ? rank : rank - 1;
       const W* in = x.as<W>() + offset_;
       W* out = y.as<W>();
-      c.pool().parallel_for(total / inner, std::max<int64_t>(1, kGrain / inner), [&](int64_t begin, int64_t end) {
-        for (int64_t o = begin; o < end; ++o) {
-          int64_t rest = o, from = 0;
-          for (int d = outer_rank - 1; d >= 0; --d) {
-            from += rest % out_[d] * step_[d];
-            rest /= out_[d];
-          }
-          W* to = out + o * inner;
-          if (inner_step == 1) {
-            std::memcpy(to, in + from, static_cast<size_t>(inner) * sizeof(W));
-          } else {
-            for (int64_t i = 0; i < inner; ++i) to[i] = in[from + i * inner_step];
-          }
-        }
-      });
+      c.pool().parallel_for(
+          total / inner, std::max<int64_t>(1, kGrain / inner), [&](int64_t begin, int64_t end) {
+            for (int64_t o = begin; o < end; ++o) {
+              int64_t rest = o, from = 0;
+              for (int d = outer_rank - 1; d >= 0; --d) {
+                from += rest % out_[d] * step_[d];
+                rest /= out_[d];
+              }
+              W* to = out + o * inner;
+              if (inner_step == 1) {
+                std::memcpy(to, in + from, static_cast<size_t>(inner) * sizeof(W));
+              } else {
+                for (int64_t i = 0; i < inner; ++i) to[i] = in[from + i * inner_step];
+              }
+            }
+          });
     });
   }
 
@@ -339,9 +362,12 @@ class Slice final : public Op {
 class Pad final : public Op {
  public:
   Pad(const Node& node, const KernelContext& context)
-      : Op(node, context), mode_(node.s("mode", "constant")),
-        pads_(node.ints(node.has("paddings") ? "paddings" : "pads")), value_(node.f("value", 0.0f)) {
-    check(mode_ == "constant" || mode_ == "reflect" || mode_ == "edge" || (mode_ == "wrap" && opset_ >= 19),
+      : Op(node, context),
+        mode_(node.s("mode", "constant")),
+        pads_(node.ints(node.has("paddings") ? "paddings" : "pads")),
+        value_(node.f("value", 0.0f)) {
+    check(mode_ == "constant" || mode_ == "reflect" || mode_ == "edge" ||
+              (mode_ == "wrap" && opset_ >= 19),
           "mode '" + mode_ + "' is not known");
   }
   Inferred infer(InferContext& c) override {
@@ -414,30 +440,31 @@ class Pad final : public Op {
       // The stretch of the innermost dimension that is copied as it is.
       const int64_t first = std::clamp<int64_t>(before_.back(), 0, n);
       const int64_t last = std::clamp<int64_t>(before_.back() + in_[rank - 1], first, n);
-      c.pool().parallel_for(y.numel() / n, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
-        for (int64_t o = begin; o < end; ++o) {
-          int64_t rest = o, from = 0;
-          bool outside = false;
-          for (int d = rank - 2; d >= 0; --d) {
-            const std::vector<int64_t>& map = source_[static_cast<size_t>(d)];
-            const int64_t i = map[static_cast<size_t>(rest % static_cast<int64_t>(map.size()))];
-            rest /= static_cast<int64_t>(map.size());
-            outside |= i < 0;
-            from += i * in_steps[d];
-          }
-          W* to = y.as<W>() + o * n;
-          if (outside) {
-            std::fill_n(to, n, value);
-            continue;
-          }
-          const W* in = x.as<W>() + from;
-          for (int64_t i = 0; i < first; ++i) to[i] = inner[i] < 0 ? value : in[inner[i]];
-          if (last > first)
-            std::memcpy(to + first, in + inner[static_cast<size_t>(first)],
-                        static_cast<size_t>(last - first) * sizeof(W));
-          for (int64_t i = last; i < n; ++i) to[i] = inner[i] < 0 ? value : in[inner[i]];
-        }
-      });
+      c.pool().parallel_for(
+          y.numel() / n, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
+            for (int64_t o = begin; o < end; ++o) {
+              int64_t rest = o, from = 0;
+              bool outside = false;
+              for (int d = rank - 2; d >= 0; --d) {
+                const std::vector<int64_t>& map = source_[static_cast<size_t>(d)];
+                const int64_t i = map[static_cast<size_t>(rest % static_cast<int64_t>(map.size()))];
+                rest /= static_cast<int64_t>(map.size());
+                outside |= i < 0;
+                from += i * in_steps[d];
+              }
+              W* to = y.as<W>() + o * n;
+              if (outside) {
+                std::fill_n(to, n, value);
+                continue;
+              }
+              const W* in = x.as<W>() + from;
+              for (int64_t i = 0; i < first; ++i) to[i] = inner[i] < 0 ? value : in[inner[i]];
+              if (last > first)
+                std::memcpy(to + first, in + inner[static_cast<size_t>(first)],
+                            static_cast<size_t>(last - first) * sizeof(W));
+              for (int64_t i = last; i < n; ++i) to[i] = inner[i] < 0 ? value : in[inner[i]];
+            }
+          });
     });
   }
 
@@ -493,8 +520,10 @@ class Expand final : public Op {
       c.pool().parallel_for(broadcast_.total(), kGrain, [&](int64_t begin, int64_t end) {
         broadcast_.runs(begin, end, [&](int64_t at, const std::array<int64_t, 1>& from, int64_t n) {
           const W* in = x.as<W>() + from[0];
-          if (broadcast_.step(0)) std::memcpy(y.as<W>() + at, in, static_cast<size_t>(n) * sizeof(W));
-          else std::fill_n(y.as<W>() + at, n, *in);
+          if (broadcast_.step(0))
+            std::memcpy(y.as<W>() + at, in, static_cast<size_t>(n) * sizeof(W));
+          else
+            std::fill_n(y.as<W>() + at, n, *in);
         });
       });
     });
@@ -512,7 +541,8 @@ class Tile final : public Op {
     if (!c.value(1)) return Inferred::kNeedsValues;
     const std::vector<int64_t> repeats = ints_of(*c.value(1));
     in_ = c.shape(0);
-    check(static_cast<int>(repeats.size()) == in_.rank(), "repeats has not one number for each dimension");
+    check(static_cast<int>(repeats.size()) == in_.rank(),
+          "repeats has not one number for each dimension");
     out_ = in_;
     for (int d = 0; d < in_.rank(); ++d) {
       const int64_t r = repeats[static_cast<size_t>(d)];
@@ -537,17 +567,19 @@ class Tile final : public Op {
         return;
       }
       const int64_t n = out_[rank - 1], own = in_[rank - 1];
-      c.pool().parallel_for(total / n, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
-        for (int64_t o = begin; o < end; ++o) {
-          int64_t rest = o, from = 0;
-          for (int d = rank - 2; d >= 0; --d) {
-            from += rest % out_[d] % in_[d] * in_steps[d];
-            rest /= out_[d];
-          }
-          for (int64_t i = 0; i < n; i += own)
-            std::memcpy(y.as<W>() + o * n + i, x.as<W>() + from, static_cast<size_t>(own) * sizeof(W));
-        }
-      });
+      c.pool().parallel_for(total / n, std::max<int64_t>(1, kGrain / n),
+                            [&](int64_t begin, int64_t end) {
+                              for (int64_t o = begin; o < end; ++o) {
+                                int64_t rest = o, from = 0;
+                                for (int d = rank - 2; d >= 0; --d) {
+                                  from += rest % out_[d] % in_[d] * in_steps[d];
+                                  rest /= out_[d];
+                                }
+                                for (int64_t i = 0; i < n; i += own)
+                                  std::memcpy(y.as<W>() + o * n + i, x.as<W>() + from,
+                                              static_cast<size_t>(own) * sizeof(W));
+                              }
+                            });
     });
   }
 
@@ -559,7 +591,10 @@ class Tile final : public Op {
 class DepthSpace final : public Op {
  public:
   DepthSpace(const Node& node, const KernelContext& context, bool to_space)
-      : Op(node, context), to_space_(to_space), block_(node.i("blocksize", 0)), mode_(node.s("mode", "DCR")) {
+      : Op(node, context),
+        to_space_(to_space),
+        block_(node.i("blocksize", 0)),
+        mode_(node.s("mode", "DCR")) {
     check(block_ > 0 && block_ < 65536, "blocksize is not positive");
     check(mode_ == "DCR" || mode_ == "CRD", "mode '" + mode_ + "' is not known");
   }
@@ -582,7 +617,8 @@ class DepthSpace final : public Op {
     } else {
       check(h % b == 0 && w % b == 0, "blocksize does not divide height and width");
       view_ = {n, ch, h / b, b, w / b, b};
-      order_ = mode_ == "DCR" ? std::vector<int>{0, 3, 5, 1, 2, 4} : std::vector<int>{0, 1, 3, 5, 2, 4};
+      order_ =
+          mode_ == "DCR" ? std::vector<int>{0, 3, 5, 1, 2, 4} : std::vector<int>{0, 1, 3, 5, 2, 4};
       c.set(0, c.dtype(0), {n, ch * b * b, h / b, w / b});
     }
     return Inferred::kDone;
@@ -606,12 +642,24 @@ class DepthSpace final : public Op {
 std::unique_ptr<Kernel> make_transpose(const Node& n, const KernelContext& c) {
   return std::make_unique<Transpose>(n, c);
 }
-std::unique_ptr<Kernel> make_concat(const Node& n, const KernelContext& c) { return std::make_unique<Concat>(n, c); }
-std::unique_ptr<Kernel> make_split(const Node& n, const KernelContext& c) { return std::make_unique<Split>(n, c); }
-std::unique_ptr<Kernel> make_slice(const Node& n, const KernelContext& c) { return std::make_unique<Slice>(n, c); }
-std::unique_ptr<Kernel> make_pad(const Node& n, const KernelContext& c) { return std::make_unique<Pad>(n, c); }
-std::unique_ptr<Kernel> make_expand(const Node& n, const KernelContext& c) { return std::make_unique<Expand>(n, c); }
-std::unique_ptr<Kernel> make_tile(const Node& n, const KernelContext& c) { return std::make_unique<Tile>(n, c); }
+std::unique_ptr<Kernel> make_concat(const Node& n, const KernelContext& c) {
+  return std::make_unique<Concat>(n, c);
+}
+std::unique_ptr<Kernel> make_split(const Node& n, const KernelContext& c) {
+  return std::make_unique<Split>(n, c);
+}
+std::unique_ptr<Kernel> make_slice(const Node& n, const KernelContext& c) {
+  return std::make_unique<Slice>(n, c);
+}
+std::unique_ptr<Kernel> make_pad(const Node& n, const KernelContext& c) {
+  return std::make_unique<Pad>(n, c);
+}
+std::unique_ptr<Kernel> make_expand(const Node& n, const KernelContext& c) {
+  return std::make_unique<Expand>(n, c);
+}
+std::unique_ptr<Kernel> make_tile(const Node& n, const KernelContext& c) {
+  return std::make_unique<Tile>(n, c);
+}
 std::unique_ptr<Kernel> make_depth_to_space(const Node& n, const KernelContext& c) {
   return std::make_unique<DepthSpace>(n, c, true);
 }

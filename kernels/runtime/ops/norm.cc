@@ -14,11 +14,14 @@ float inverse_deviation(float sum_of_squares, int64_t n, float epsilon) {
   return 1.0f / std::sqrt(sum_of_squares / static_cast<float>(n) + epsilon);
 }
 
-// y = (x - mean) / sqrt(variance + epsilon) * scale + bias, per channel, with the training statistics given.
+// y = (x - mean) / sqrt(variance + epsilon) * scale + bias, per channel, with the training
+// statistics given.
 class BatchNormalization final : public Op {
  public:
   BatchNormalization(const Node& node, const KernelContext& context)
-      : Op(node, context), epsilon_(node.f("epsilon", kDefaultEpsilon)), momentum_(node.f("momentum", 0.9f)),
+      : Op(node, context),
+        epsilon_(node.f("epsilon", kDefaultEpsilon)),
+        momentum_(node.f("momentum", 0.9f)),
         training_(node.i("training_mode", 0) != 0) {
     if (node.opset < 9 && node.i("spatial", 1) == 0) unsupported("spatial=0 is not supported");
   }
@@ -31,7 +34,9 @@ class BatchNormalization final : public Op {
     inner_ = product(x, std::min(2, x.rank()), x.rank());
     for (size_t i = 0; i < 5; ++i) {
       if (c.dtype(i) != DType::kFloat32) bad_type(c.dtype(i));
-      if (i) check(c.shape(i) == Shape({channels_}), "input " + std::to_string(i) + " is not one number a channel");
+      if (i)
+        check(c.shape(i) == Shape({channels_}),
+              "input " + std::to_string(i) + " is not one number a channel");
     }
     c.set(0, DType::kFloat32, x);
     for (size_t i = 1; i < c.n_outputs(); ++i)
@@ -43,7 +48,9 @@ class BatchNormalization final : public Op {
     return Inferred::kDone;
   }
   bool may_overwrite(size_t input) const override { return input == 0 && !training_; }
-  size_t scratch_bytes() const override { return 2 * align64(static_cast<size_t>(channels_) * sizeof(float)); }
+  size_t scratch_bytes() const override {
+    return 2 * align64(static_cast<size_t>(channels_) * sizeof(float));
+  }
   std::string implementation() const override { return fmath_.name; }
 
   void run(RunContext& c) override {
@@ -54,7 +61,8 @@ class BatchNormalization final : public Op {
     const float* variance = c.input(4)->as<float>();
     float* y = c.output(0)->as<float>();
     float* factors = reinterpret_cast<float*>(c.scratch());
-    float* shifts = factors + align64(static_cast<size_t>(channels_) * sizeof(float)) / sizeof(float);
+    float* shifts =
+        factors + align64(static_cast<size_t>(channels_) * sizeof(float)) / sizeof(float);
     for (int64_t ch = 0; ch < channels_; ++ch) {
       float m = mean[ch], v = variance[ch];
       if (training_) {
@@ -80,11 +88,12 @@ class BatchNormalization final : public Op {
       shifts[ch] = bias[ch] - m * factors[ch];
     }
     if (inner_ == 0) return;
-    c.pool().parallel_for(n_ * channels_, std::max<int64_t>(1, kGrain / inner_), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        fmath_.affine(static_cast<size_t>(inner_), x + i * inner_, factors[i % channels_], shifts[i % channels_],
-                      y + i * inner_);
-    });
+    c.pool().parallel_for(
+        n_ * channels_, std::max<int64_t>(1, kGrain / inner_), [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i)
+            fmath_.affine(static_cast<size_t>(inner_), x + i * inner_, factors[i % channels_],
+                          shifts[i % channels_], y + i * inner_);
+        });
   }
 
  private:
@@ -93,11 +102,15 @@ class BatchNormalization final : public Op {
   int64_t n_ = 0, channels_ = 0, inner_ = 1;
 };
 
-// Layer (centred) and RMS normalisation over the axes from `axis` on; scale and bias broadcast to them.
+// Layer (centred) and RMS normalisation over the axes from `axis` on; scale and bias broadcast to
+// them.
 class LayerNormalization final : public Op {
  public:
   LayerNormalization(const Node& node, const KernelContext& context, bool centred)
-      : Op(node, context), centred_(centred), axis_(node.i("axis", -1)), epsilon_(node.f("epsilon", kDefaultEpsilon)) {}
+      : Op(node, context),
+        centred_(centred),
+        axis_(node.i("axis", -1)),
+        epsilon_(node.f("epsilon", kDefaultEpsilon)) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 2);
     const Shape& x = c.shape(0);
@@ -111,7 +124,8 @@ class LayerNormalization final : public Op {
     if (has_bias_) check_type(c.dtype(2), DType::kFloat32, "the bias");
     rowwise_ = true;
     for (size_t i = 1; i < (has_bias_ ? 3u : 2u); ++i) {
-      check(broadcast_shape(x, c.shape(i), where_) == x, "scale or bias does not broadcast to the input");
+      check(broadcast_shape(x, c.shape(i), where_) == x,
+            "scale or bias does not broadcast to the input");
       rowwise_ &= c.shape(i).numel() == n_ && trailing(c.shape(i), x, axis);
     }
     if (!rowwise_) {
@@ -138,26 +152,33 @@ class LayerNormalization final : public Op {
     float* means = wants_[0] ? c.output(1)->as<float>() : nullptr;
     float* factors = wants_[1] ? c.output(2)->as<float>() : nullptr;
     const size_t n = static_cast<size_t>(n_);
-    c.pool().parallel_for(rows_, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n_)), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float* row = x + r * n_;
-        float* out = y + r * n_;
-        const float mean = centred_ ? fmath_.reduceSum(n, row) / static_cast<float>(n) : 0.0f;
-        const float squares = centred_ ? fmath_.sum_centered(n, row, mean) : fmath_.reduceSumSquare(n, row);
-        const float factor = inverse_deviation(squares, n_, epsilon_);
-        if (means) means[r] = mean;
-        if (factors) factors[r] = factor;
-        fmath_.normalize(n, row, mean, factor, rowwise_ ? scale : nullptr, rowwise_ ? bias : nullptr, out);
-      }
-      if (rowwise_) return;
-      const auto apply = [&](const Broadcast<1>& from, const float* values, Fmath::Binary function) {
-        from.runs(begin * n_, end * n_, [&](int64_t at, const std::array<int64_t, 1>& source, int64_t count) {
-          function(static_cast<size_t>(count), y + at, 1, values + source[0], from.step(0), y + at);
+    c.pool().parallel_for(
+        rows_, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n_)),
+        [&](int64_t begin, int64_t end) {
+          for (int64_t r = begin; r < end; ++r) {
+            const float* row = x + r * n_;
+            float* out = y + r * n_;
+            const float mean = centred_ ? fmath_.reduceSum(n, row) / static_cast<float>(n) : 0.0f;
+            const float squares =
+                centred_ ? fmath_.sum_centered(n, row, mean) : fmath_.reduceSumSquare(n, row);
+            const float factor = inverse_deviation(squares, n_, epsilon_);
+            if (means) means[r] = mean;
+            if (factors) factors[r] = factor;
+            fmath_.normalize(n, row, mean, factor, rowwise_ ? scale : nullptr,
+                             rowwise_ ? bias : nullptr, out);
+          }
+          if (rowwise_) return;
+          const auto apply = [&](const Broadcast<1>& from, const float* values,
+                                 Fmath::Binary function) {
+            from.runs(begin * n_, end * n_,
+                      [&](int64_t at, const std::array<int64_t, 1>& source, int64_t count) {
+                        function(static_cast<size_t>(count), y + at, 1, values + source[0],
+                                 from.step(0), y + at);
+                      });
+          };
+          apply(scale_, scale, fmath_.binaryMul);
+          if (bias) apply(bias_, bias, fmath_.binaryAdd);
         });
-      };
-      apply(scale_, scale, fmath_.binaryMul);
-      if (bias) apply(bias_, bias, fmath_.binaryAdd);
-    });
   }
 
  private:
@@ -178,12 +199,14 @@ class LayerNormalization final : public Op {
   Broadcast<1> scale_, bias_;
 };
 
-// Instance and group normalisation: [N, C, ...] in groups of channels, scale and bias by channel (by group before
-// opset 21).
+// Instance and group normalisation: [N, C, ...] in groups of channels, scale and bias by channel
+// (by group before opset 21).
 class GroupNormalization final : public Op {
  public:
   GroupNormalization(const Node& node, const KernelContext& context, bool instance)
-      : Op(node, context), instance_(instance), groups_(node.i("num_groups", 0)),
+      : Op(node, context),
+        instance_(instance),
+        groups_(node.i("num_groups", 0)),
         epsilon_(node.f("epsilon", kDefaultEpsilon)) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 3);
@@ -198,7 +221,9 @@ class GroupNormalization final : public Op {
     by_group_ = !instance_ && opset_ < 21;
     for (size_t i = 0; i < 3; ++i) {
       if (c.dtype(i) != DType::kFloat32) bad_type(c.dtype(i));
-      if (i) check(c.shape(i) == Shape({by_group_ ? groups : channels_}), "scale or bias has not one number a channel");
+      if (i)
+        check(c.shape(i) == Shape({by_group_ ? groups : channels_}),
+              "scale or bias has not one number a channel");
     }
     c.set(0, DType::kFloat32, x);
     return Inferred::kDone;
@@ -212,19 +237,21 @@ class GroupNormalization final : public Op {
     float* y = c.output(0)->as<float>();
     const int64_t n = per_group_ * inner_, groups = channels_ / per_group_;
     if (n == 0) return;
-    c.pool().parallel_for(n_groups_, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
-      for (int64_t g = begin; g < end; ++g) {
-        const float* in = x + g * n;
-        const float mean = fmath_.reduceSum(static_cast<size_t>(n), in) / static_cast<float>(n);
-        const float factor = inverse_deviation(fmath_.sum_centered(static_cast<size_t>(n), in, mean), n, epsilon_);
-        fmath_.normalize(static_cast<size_t>(n), in, mean, factor, nullptr, nullptr, y + g * n);
-        for (int64_t k = 0; k < per_group_; ++k) {
-          const int64_t at = by_group_ ? g % groups : g % groups * per_group_ + k;
-          float* out = y + g * n + k * inner_;
-          fmath_.affine(static_cast<size_t>(inner_), out, scale[at], bias[at], out);
-        }
-      }
-    });
+    c.pool().parallel_for(
+        n_groups_, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
+          for (int64_t g = begin; g < end; ++g) {
+            const float* in = x + g * n;
+            const float mean = fmath_.reduceSum(static_cast<size_t>(n), in) / static_cast<float>(n);
+            const float factor = inverse_deviation(
+                fmath_.sum_centered(static_cast<size_t>(n), in, mean), n, epsilon_);
+            fmath_.normalize(static_cast<size_t>(n), in, mean, factor, nullptr, nullptr, y + g * n);
+            for (int64_t k = 0; k < per_group_; ++k) {
+              const int64_t at = by_group_ ? g % groups : g % groups * per_group_ + k;
+              float* out = y + g * n + k * inner_;
+              fmath_.affine(static_cast<size_t>(inner_), out, scale[at], bias[at], out);
+            }
+          }
+        });
   }
 
  private:
@@ -268,15 +295,18 @@ class MeanVarianceNormalization final : public Op {
     float* rows = reinterpret_cast<float*>(c.scratch());
     transpose_elements(x, order_, rows, c.pool());
     const size_t n = static_cast<size_t>(n_);
-    c.pool().parallel_for(x.numel() / n_, std::max<int64_t>(1, kGrain / n_), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        float* row = rows + r * n_;
-        const float mean = fmath_.reduceSum(n, row) / static_cast<float>(n);
-        const float deviation = std::sqrt(fmath_.sum_centered(n, row, mean) / static_cast<float>(n));
-        fmath_.normalize(n, row, mean, 1.0f / (deviation + 1e-9f), nullptr, nullptr, row);
-      }
-    });
-    transpose_elements(Tensor{DType::kFloat32, moved_, rows, nullptr}, back_, c.output(0)->data, c.pool());
+    c.pool().parallel_for(
+        x.numel() / n_, std::max<int64_t>(1, kGrain / n_), [&](int64_t begin, int64_t end) {
+          for (int64_t r = begin; r < end; ++r) {
+            float* row = rows + r * n_;
+            const float mean = fmath_.reduceSum(n, row) / static_cast<float>(n);
+            const float deviation =
+                std::sqrt(fmath_.sum_centered(n, row, mean) / static_cast<float>(n));
+            fmath_.normalize(n, row, mean, 1.0f / (deviation + 1e-9f), nullptr, nullptr, row);
+          }
+        });
+    transpose_elements(Tensor{DType::kFloat32, moved_, rows, nullptr}, back_, c.output(0)->data,
+                       c.pool());
   }
 
  private:
@@ -335,7 +365,10 @@ class LpNormalization final : public Op {
 class Lrn final : public Op {
  public:
   Lrn(const Node& node, const KernelContext& context)
-      : Op(node, context), size_(node.i("size", 0)), alpha_(node.f("alpha", 1e-4f)), beta_(node.f("beta", 0.75f)),
+      : Op(node, context),
+        size_(node.i("size", 0)),
+        alpha_(node.f("alpha", 1e-4f)),
+        beta_(node.f("beta", 0.75f)),
         bias_(node.f("bias", 1.0f)) {
     check(size_ > 0, "size is not positive");
   }
@@ -363,7 +396,8 @@ class Lrn final : public Op {
             sum += v * v;
           }
           const double base = bias_ + alpha_ / static_cast<float>(size_) * sum;
-          out[r * inner + i] = static_cast<float>(in[r * inner + i] / std::pow(base, static_cast<double>(beta_)));
+          out[r * inner + i] =
+              static_cast<float>(in[r * inner + i] / std::pow(base, static_cast<double>(beta_)));
         }
       }
     });
@@ -398,6 +432,8 @@ std::unique_ptr<Kernel> make_mean_variance_normalization(const Node& n, const Ke
 std::unique_ptr<Kernel> make_lp_normalization(const Node& n, const KernelContext& c) {
   return widened<LpNormalization>(n, c);
 }
-std::unique_ptr<Kernel> make_lrn(const Node& n, const KernelContext& c) { return widened<Lrn>(n, c); }
+std::unique_ptr<Kernel> make_lrn(const Node& n, const KernelContext& c) {
+  return widened<Lrn>(n, c);
+}
 
 }  // namespace wia

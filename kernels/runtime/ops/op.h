@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of ONNX operators share: checks that name the node, type dispatch, broadcasting, half precision.
+// What the kernels of ONNX operators share: checks that name the node, type dispatch, broadcasting,
+// half precision.
 #pragma once
 
 #include <algorithm>
@@ -48,22 +49,26 @@ class Op : public Kernel {
     unsupported(std::string("element type ") + dtype_name(dtype) + " is not supported");
   }
   void check_type(DType got, DType wanted, const char* what) const {
-    check(got == wanted, std::string(what) + " is " + dtype_name(got) + ", not " + dtype_name(wanted));
+    check(got == wanted,
+          std::string(what) + " is " + dtype_name(got) + ", not " + dtype_name(wanted));
   }
   void check_inputs(const InferContext& c, size_t at_least) const {
-    for (size_t i = 0; i < at_least; ++i) check(given(c, i), "input " + std::to_string(i) + " is missing");
+    for (size_t i = 0; i < at_least; ++i)
+      check(given(c, i), "input " + std::to_string(i) + " is missing");
   }
   static bool given(const InferContext& c, size_t i) { return i < c.n_inputs() && c.has(i); }
   static bool wanted(const InferContext& c, size_t i) { return i < c.n_outputs() && c.wants(i); }
   // -rank <= axis < rank, to 0 <= axis < rank.
   int axis_of(int64_t axis, int rank) const {
-    check(axis >= -rank && axis < rank,
-          "axis " + std::to_string(axis) + " is outside a tensor of " + std::to_string(rank) + " dimensions");
+    check(axis >= -rank && axis < rank, "axis " + std::to_string(axis) +
+                                            " is outside a tensor of " + std::to_string(rank) +
+                                            " dimensions");
     return static_cast<int>(axis < 0 ? axis + rank : axis);
   }
   // The integers of an int32 or int64 tensor of at most one dimension.
   std::vector<int64_t> ints_of(const Tensor& t) const {
-    check(t.shape.rank() <= 1, "a list of integers has " + std::to_string(t.shape.rank()) + " dimensions");
+    check(t.shape.rank() <= 1,
+          "a list of integers has " + std::to_string(t.shape.rank()) + " dimensions");
     const size_t n = static_cast<size_t>(t.numel());
     check(n <= 4096, "a list of integers is too long");
     if (t.dtype == DType::kInt64) return {t.as<int64_t>(), t.as<int64_t>() + n};
@@ -118,7 +123,8 @@ bool dispatch(DType dtype, Body&& body) {
 }
 template <class Body>
 bool dispatch_integers(DType dtype, Body&& body) {
-  return dispatch<int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t>(dtype, body);
+  return dispatch<int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t>(dtype,
+                                                                                            body);
 }
 // float32, float64 and the integers: what remains when `widened` has taken the half types.
 template <class Body>
@@ -126,15 +132,22 @@ bool dispatch_numbers(DType dtype, Body&& body) {
   return dispatch<float, double>(dtype, body) || dispatch_integers(dtype, body);
 }
 
-// The unsigned integer of a type's width, for moving elements about. `body` is called with a value of it.
+// The unsigned integer of a type's width, for moving elements about. `body` is called with a value
+// of it.
 template <class Body>
 void dispatch_width(DType dtype, Body&& body) {
   switch (dtype_size(dtype)) {
-    case 1: return body(uint8_t{});
-    case 2: return body(uint16_t{});
-    case 4: return body(uint32_t{});
-    case 8: return body(uint64_t{});
-    default: fail(WIA_ERROR_NOT_SUPPORTED, std::string("elements of type ") + dtype_name(dtype) + " are not supported");
+    case 1:
+      return body(uint8_t{});
+    case 2:
+      return body(uint16_t{});
+    case 4:
+      return body(uint32_t{});
+    case 8:
+      return body(uint64_t{});
+    default:
+      fail(WIA_ERROR_NOT_SUPPORTED,
+           std::string("elements of type ") + dtype_name(dtype) + " are not supported");
   }
 }
 
@@ -177,7 +190,8 @@ inline Shape broadcast_shape(const Shape& a, const Shape& b, const std::string& 
     const int da = d - (rank - a.rank()), db = d - (rank - b.rank());
     const int64_t x = da < 0 ? 1 : a[da], y = db < 0 ? 1 : b[db];
     if (x != y && x != 1 && y != 1)
-      fail(WIA_ERROR_INVALID_ARGUMENT, where + ": shapes " + a.str() + " and " + b.str() + " do not broadcast");
+      fail(WIA_ERROR_INVALID_ARGUMENT,
+           where + ": shapes " + a.str() + " and " + b.str() + " do not broadcast");
     out.push_back(x == 1 ? y : x);
   }
   return out;
@@ -256,7 +270,8 @@ inline constexpr size_t align64(size_t n) { return (n + 63) / 64 * 64; }
 // As many buffers as threads; parallel bodies borrow one each.
 class ScratchSlots {
  public:
-  ScratchSlots(std::byte* base, size_t bytes_each, size_t n) : base_(base), bytes_each_(bytes_each) {
+  ScratchSlots(std::byte* base, size_t bytes_each, size_t n)
+      : base_(base), bytes_each_(bytes_each) {
     free_ = n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
   }
   // One buffer, returned when it goes out of scope.
@@ -267,7 +282,9 @@ class ScratchSlots {
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     template <class T>
-    T* as() const { return reinterpret_cast<T*>(slots_.base_ + slots_.bytes_each_ * slot_); }
+    T* as() const {
+      return reinterpret_cast<T*>(slots_.base_ + slots_.bytes_each_ * slot_);
+    }
 
    private:
     ScratchSlots& slots_;
@@ -292,19 +309,23 @@ class ScratchSlots {
   std::atomic<uint64_t> free_;
 };
 
-// Runs a float32 kernel on float16 or bfloat16 tensors: inputs are converted, outputs rounded back. Outputs whose bit
-// is set in `float_outputs` stay float32.
-std::unique_ptr<Kernel> widen(std::unique_ptr<Kernel> inner, const KernelContext& context, uint32_t float_outputs = 0);
+// Runs a float32 kernel on float16 or bfloat16 tensors: inputs are converted, outputs rounded back.
+// Outputs whose bit is set in `float_outputs` stay float32.
+std::unique_ptr<Kernel> widen(std::unique_ptr<Kernel> inner, const KernelContext& context,
+                              uint32_t float_outputs = 0);
 
 template <class K, class... Args>
 std::unique_ptr<Kernel> widened(const Node& node, const KernelContext& context, Args&&... args) {
   return widen(std::make_unique<K>(node, context, std::forward<Args>(args)...), context);
 }
 
-// The contents of a constant input as float32, half types converted; nullptr when it is not a constant of them.
-std::shared_ptr<const Tensor> constant_float(const Node& node, const KernelContext& context, size_t input);
+// The contents of a constant input as float32, half types converted; nullptr when it is not a
+// constant of them.
+std::shared_ptr<const Tensor> constant_float(const Node& node, const KernelContext& context,
+                                             size_t input);
 
 // out[..] = in[..] with the dimensions permuted: output dimension d is input dimension order[d].
-void transpose_elements(const Tensor& in, const std::vector<int>& order, void* out, ThreadPool& pool);
+void transpose_elements(const Tensor& in, const std::vector<int>& order, void* out,
+                        ThreadPool& pool);
 
 }  // namespace wia

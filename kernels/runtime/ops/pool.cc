@@ -8,7 +8,8 @@
 namespace wia {
 namespace {
 
-// Calls body(tap, input row, output row, first output, last output) for every tap that reads inside the input.
+// Calls body(tap, input row, output row, first output, last output) for every tap that reads inside
+// the input.
 template <class Body>
 void each_tap(const Window& w, int64_t oz, int64_t oy, Body&& body) {
   int64_t tap = 0;
@@ -21,7 +22,8 @@ void each_tap(const Window& w, int64_t oz, int64_t oy, Body&& body) {
         if (!inside) continue;
         int64_t first, last;
         w.inside(2, kx, first, last);
-        if (first < last) body(tap, (iz * w.in[1] + iy) * w.in[2] + kx * w.dilation[2] - w.pad_lo[2], first, last);
+        if (first < last)
+          body(tap, (iz * w.in[1] + iy) * w.in[2] + kx * w.dilation[2] - w.pad_lo[2], first, last);
       }
     }
   }
@@ -42,7 +44,10 @@ std::vector<int64_t> kernel_for(const Shape& x, bool global) {
 class MaxPool final : public Op {
  public:
   MaxPool(const Node& node, const KernelContext& context, bool global)
-      : Op(node, context), attributes_(node), global_(global), column_major_(node.i("storage_order", 0) != 0) {}
+      : Op(node, context),
+        attributes_(node),
+        global_(global),
+        column_major_(node.i("storage_order", 0) != 0) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
     const Shape& x = c.shape(0);
@@ -86,12 +91,16 @@ class MaxPool final : public Op {
                 out[ox] = v;
                 at[ox] = from + ox * step;
               }
+            } else if constexpr (std::is_same_v<T, float>) {
+              fmath_.max_tap(static_cast<size_t>(last - first), in + from + first * step,
+                             static_cast<size_t>(step), out + first);
             } else if (step == 1) {
               const T* source = in + from;
               for (int64_t ox = first; ox < last; ++ox) out[ox] = larger(out[ox], source[ox]);
             } else {
               const T* source = in + from;
-              for (int64_t ox = first; ox < last; ++ox) out[ox] = larger(out[ox], source[ox * step]);
+              for (int64_t ox = first; ox < last; ++ox)
+                out[ox] = larger(out[ox], source[ox * step]);
             }
           });
           if (at)
@@ -103,12 +112,16 @@ class MaxPool final : public Op {
 
  private:
   template <class T>
-  static T larger(T a, T b) { return a > b || a != a ? a : b; }
-  // Indices count over the whole input; storage_order 1 counts each plane with its first dimension fastest.
+  static T larger(T a, T b) {
+    return a > b || a != a ? a : b;
+  }
+  // Indices count over the whole input; storage_order 1 counts each plane with its first dimension
+  // fastest.
   int64_t index_of(int64_t at, int64_t plane) const {
     if (at < 0) return -1;
     if (column_major_) {
-      const int64_t ix = at % w_.in[2], iy = at / w_.in[2] % w_.in[1], iz = at / w_.in[2] / w_.in[1];
+      const int64_t ix = at % w_.in[2], iy = at / w_.in[2] % w_.in[1],
+                    iz = at / w_.in[2] / w_.in[1];
       if (rank_ == 2) at = iy + w_.in[1] * ix;
       if (rank_ == 3) at = iz + w_.in[0] * (iy + w_.in[1] * ix);
     }
@@ -127,7 +140,10 @@ class MaxPool final : public Op {
 class SumPool final : public Op {
  public:
   SumPool(const Node& node, const KernelContext& context, bool global, int64_t p)
-      : Op(node, context), attributes_(node), global_(global), p_(p),
+      : Op(node, context),
+        attributes_(node),
+        global_(global),
+        p_(p),
         count_pads_(node.i("count_include_pad", 0) != 0) {
     check(p_ >= 0, "p is not positive");
   }
@@ -168,6 +184,13 @@ class SumPool final : public Op {
           each_tap(w_, oz, oy, [&](int64_t, int64_t from, int64_t first, int64_t last) {
             const T* source = in + from;
             const int64_t step = w_.stride[2];
+            if constexpr (std::is_same_v<T, float>) {
+              if (p_ == 0) {
+                fmath_.sum_tap(static_cast<size_t>(last - first), source + first * step,
+                               static_cast<size_t>(step), out + first);
+                return;
+              }
+            }
             if (p_ == 0) {
               for (int64_t ox = first; ox < last; ++ox) out[ox] += source[ox * step];
             } else {
@@ -190,7 +213,8 @@ class SumPool final : public Op {
   }
   // How many taps of output o in dimension d are counted.
   int64_t counted(int d, int64_t o) const {
-    const int64_t lo = count_pads_ ? -w_.pad_lo[d] : 0, hi = w_.in[d] + (count_pads_ ? w_.pad_hi[d] : 0);
+    const int64_t lo = count_pads_ ? -w_.pad_lo[d] : 0,
+                  hi = w_.in[d] + (count_pads_ ? w_.pad_hi[d] : 0);
     int64_t n = 0;
     for (int64_t k = 0; k < w_.kernel[d]; ++k) {
       const int64_t i = o * w_.stride[d] + k * w_.dilation[d] - w_.pad_lo[d];
@@ -207,7 +231,8 @@ class SumPool final : public Op {
       for (int64_t ox = 0; ox < w_.out[2]; ++ox) out[ox] = std::sqrt(out[ox]);
     } else if (p_ > 2) {
       for (int64_t ox = 0; ox < w_.out[2]; ++ox)
-        out[ox] = static_cast<T>(std::pow(static_cast<double>(out[ox]), 1.0 / static_cast<double>(p_)));
+        out[ox] =
+            static_cast<T>(std::pow(static_cast<double>(out[ox]), 1.0 / static_cast<double>(p_)));
     }
   }
 
@@ -222,7 +247,9 @@ class SumPool final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_max_pool(const Node& n, const KernelContext& c) { return widened<MaxPool>(n, c, false); }
+std::unique_ptr<Kernel> make_max_pool(const Node& n, const KernelContext& c) {
+  return widened<MaxPool>(n, c, false);
+}
 std::unique_ptr<Kernel> make_global_max_pool(const Node& n, const KernelContext& c) {
   return widened<MaxPool>(n, c, true);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear: per tensor, per axis, in blocks (docs/quantization.md 1-4).
+// QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear: per tensor, per axis, in blocks
+// (docs/quantization.md 1-4).
 #include <cmath>
 
 #include "runtime/ops/op.h"
@@ -31,8 +32,10 @@ constexpr bool kFloat8 = std::is_same_v<Q, Float8E4M3> || std::is_same_v<Q, Floa
 
 template <class Q>
 int64_t level_of(Q q) {
-  if constexpr (kLevel4<Q>) return q.v;
-  else return static_cast<int64_t>(q);
+  if constexpr (kLevel4<Q>)
+    return q.v;
+  else
+    return static_cast<int64_t>(q);
 }
 
 template <class Q>
@@ -40,8 +43,10 @@ Q quantized(float x, float scale, Q zero_point, bool saturate) {
   if constexpr (kFloat8<Q>) {
     Q q;
     const float v = x / scale + static_cast<float>(zero_point);
-    if constexpr (std::is_same_v<Q, Float8E4M3>) q.bits = float_to_e4m3(v, saturate);
-    else q.bits = float_to_e5m2(v, saturate);
+    if constexpr (std::is_same_v<Q, Float8E4M3>)
+      q.bits = float_to_e4m3(v, saturate);
+    else
+      q.bits = float_to_e5m2(v, saturate);
     return q;
   } else {
     int64_t lo, hi;
@@ -61,22 +66,26 @@ Q quantized(float x, float scale, Q zero_point, bool saturate) {
                                                   : static_cast<int64_t>(rounded);
     }
     Q q;
-    if constexpr (kLevel4<Q>) q.v = static_cast<decltype(q.v)>(level);
-    else q = static_cast<Q>(level);
+    if constexpr (kLevel4<Q>)
+      q.v = static_cast<decltype(q.v)>(level);
+    else
+      q = static_cast<Q>(level);
     return q;
   }
 }
 
 template <class Q>
 float dequantized(Q q, float scale, Q zero_point) {
-  if constexpr (kFloat8<Q>) return (static_cast<float>(q) - static_cast<float>(zero_point)) * scale;
-  else return static_cast<float>(level_of(q) - level_of(zero_point)) * scale;
+  if constexpr (kFloat8<Q>)
+    return (static_cast<float>(q) - static_cast<float>(zero_point)) * scale;
+  else
+    return static_cast<float>(level_of(q) - level_of(zero_point)) * scale;
 }
 
 // Which scale an element has. The tensor is [outer, axis, inner].
 struct Granularity {
   int64_t outer = 1, n = 1, inner = 1;
-  int64_t block = 0;     // of the axis; 0: see per_axis
+  int64_t block = 0;  // of the axis; 0: see per_axis
   int64_t n_blocks = 0;
   bool per_axis = false;
 
@@ -107,8 +116,11 @@ struct Granularity {
 class Linear : public Op {
  public:
   Linear(const Node& node, const KernelContext& context)
-      : Op(node, context), axis_(node.i("axis", 1)), block_(node.i("block_size", 0)),
-        saturate_(node.i("saturate", 1) != 0), output_dtype_(static_cast<DType>(node.i("output_dtype", 0))) {
+      : Op(node, context),
+        axis_(node.i("axis", 1)),
+        block_(node.i("block_size", 0)),
+        saturate_(node.i("saturate", 1) != 0),
+        output_dtype_(static_cast<DType>(node.i("output_dtype", 0))) {
     check(block_ >= 0, "block_size is negative");
   }
 
@@ -122,13 +134,15 @@ class Linear : public Op {
       check(scale.rank() == x.rank(), "the blocked scale's dimensions are not the input's");
       for (int d = 0; d < x.rank(); ++d)
         check(d == axis ? scale[d] == (x[d] + block_ - 1) / block_ : scale[d] == x[d],
-              "the scale " + scale.str() + " does not fit blocks of " + std::to_string(block_) + " of " + x.str());
-      g_ = {product(x, 0, axis), x[axis], product(x, axis + 1, x.rank()), block_, scale[axis], false};
+              "the scale " + scale.str() + " does not fit blocks of " + std::to_string(block_) +
+                  " of " + x.str());
+      g_ = {product(x, 0, axis), x[axis], product(x, axis + 1, x.rank()), block_,
+            scale[axis],         false};
     } else if (scale.numel() != 1 || scale.rank() > 1) {
       check(scale.rank() == 1, "the scale " + scale.str() + " is neither a scalar nor a list");
       const int axis = axis_of(axis_, x.rank());
-      check(scale[0] == x[axis], "the scale has " + std::to_string(scale[0]) + " values, axis " + std::to_string(axis) +
-                                     " of " + x.str() + " has another size");
+      check(scale[0] == x[axis], "the scale has " + std::to_string(scale[0]) + " values, axis " +
+                                     std::to_string(axis) + " of " + x.str() + " has another size");
       g_ = {product(x, 0, axis), x[axis], product(x, axis + 1, x.rank()), 0, 0, true};
     }
     has_zero_point_ = given(c, 2);
@@ -157,8 +171,11 @@ class QuantizeLinear final : public Linear {
     if (from_ != DType::kFloat32 && from_ != DType::kInt32) bad_type(from_);
     check_type(c.dtype(1), DType::kFloat32, "the scale");
     fit(c);
-    out_ = has_zero_point_ ? c.dtype(2) : output_dtype_ != DType::kUndefined ? output_dtype_ : DType::kUint8;
-    check(output_dtype_ == DType::kUndefined || output_dtype_ == out_, "output_dtype is not the zero point's type");
+    out_ = has_zero_point_                      ? c.dtype(2)
+           : output_dtype_ != DType::kUndefined ? output_dtype_
+                                                : DType::kUint8;
+    check(output_dtype_ == DType::kUndefined || output_dtype_ == out_,
+          "output_dtype is not the zero point's type");
     if (out_ == DType::kInt32 || !dispatch_levels(out_, []<class Q>() {})) bad_type(out_);
     c.set(0, out_, c.shape(0));
     return Inferred::kDone;
@@ -177,23 +194,26 @@ class QuantizeLinear final : public Linear {
           if (from_ == DType::kInt32) {
             const int32_t* in = x.as<int32_t>() + at;
             for (int64_t i = 0; i < count; ++i)
-              out[i] = quantized(static_cast<float>(in[i]), scale[s + i * step], zero_point(zero_points, s + i * step),
-                                 saturate_);
+              out[i] = quantized(static_cast<float>(in[i]), scale[s + i * step],
+                                 zero_point(zero_points, s + i * step), saturate_);
             return;
           }
           const float* in = x.as<float>() + at;
           if constexpr (std::is_same_v<Q, uint8_t> || std::is_same_v<Q, int8_t>) {
             if (step == 0) {
               const auto function = [&] {
-                if constexpr (std::is_same_v<Q, uint8_t>) return fmath_.quantize_u8;
-                else return fmath_.quantize_s8;
+                if constexpr (std::is_same_v<Q, uint8_t>)
+                  return fmath_.quantize_u8;
+                else
+                  return fmath_.quantize_s8;
               }();
               function(static_cast<size_t>(count), in, scale[s], zero_point(zero_points, s), out);
               return;
             }
           }
           for (int64_t i = 0; i < count; ++i)
-            out[i] = quantized(in[i], scale[s + i * step], zero_point(zero_points, s + i * step), saturate_);
+            out[i] = quantized(in[i], scale[s + i * step], zero_point(zero_points, s + i * step),
+                               saturate_);
         });
       });
     });
@@ -230,10 +250,12 @@ class DequantizeLinear final : public Linear {
           float* out = y + at;
           if constexpr (std::is_same_v<Q, uint8_t>) {
             if (step == 0)
-              return fmath_.dequantize_u8(static_cast<size_t>(count), in, scale[s], zero_point(zero_points, s), out);
+              return fmath_.dequantize_u8(static_cast<size_t>(count), in, scale[s],
+                                          zero_point(zero_points, s), out);
           } else if constexpr (std::is_same_v<Q, int8_t>) {
             if (step == 0)
-              return fmath_.dequantize_s8(static_cast<size_t>(count), in, scale[s], zero_point(zero_points, s), out);
+              return fmath_.dequantize_s8(static_cast<size_t>(count), in, scale[s],
+                                          zero_point(zero_points, s), out);
           }
           for (int64_t i = 0; i < count; ++i)
             out[i] = dequantized(in[i], scale[s + i * step], zero_point(zero_points, s + i * step));
@@ -266,7 +288,8 @@ class DynamicQuantizeLinear final : public Op {
     const float hi = std::fmax(0.0f, fmath_.reduceMax(n, x.as<float>()));
     const float range = (hi - lo) / 255.0f;
     const float scale = range > 0.0f ? range : 1.0f;  // all zeros: any scale will do
-    const uint8_t zero_point = static_cast<uint8_t>(std::nearbyintf(std::fmin(std::fmax(-lo / scale, 0.0f), 255.0f)));
+    const uint8_t zero_point =
+        static_cast<uint8_t>(std::nearbyintf(std::fmin(std::fmax(-lo / scale, 0.0f), 255.0f)));
     c.pool().parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
       fmath_.quantize_u8(static_cast<size_t>(end - begin), x.as<float>() + begin, scale, zero_point,
                          c.output(0)->as<uint8_t>() + begin);

@@ -41,12 +41,15 @@ T reduce_row(Reduction kind, const T* x, int64_t n) {
         for (int64_t i = 0; i < n; ++i) acc += static_cast<uint64_t>(x[i]);
         return static_cast<T>(acc);
       case Reduction::kL1:
-        for (int64_t i = 0; i < n; ++i) acc += x[i] < T{0} ? 0 - static_cast<uint64_t>(x[i]) : static_cast<uint64_t>(x[i]);
+        for (int64_t i = 0; i < n; ++i)
+          acc += x[i] < T{0} ? 0 - static_cast<uint64_t>(x[i]) : static_cast<uint64_t>(x[i]);
         return static_cast<T>(acc);
       case Reduction::kSumSquare:
-        for (int64_t i = 0; i < n; ++i) acc += static_cast<uint64_t>(x[i]) * static_cast<uint64_t>(x[i]);
+        for (int64_t i = 0; i < n; ++i)
+          acc += static_cast<uint64_t>(x[i]) * static_cast<uint64_t>(x[i]);
         return static_cast<T>(acc);
-      default: break;
+      default:
+        break;
     }
     double sum = 0;
     for (int64_t i = 0; i < n; ++i) {
@@ -61,28 +64,48 @@ T reduce_row(Reduction kind, const T* x, int64_t n) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     double peak = kind == Reduction::kMin ? kInfinity : -kInfinity;
     if (kind == Reduction::kMax || kind == Reduction::kLogSumExp)
-      for (int64_t i = 0; i < n; ++i) peak = x[i] > peak || x[i] != x[i] ? static_cast<double>(x[i]) : peak;
+      for (int64_t i = 0; i < n; ++i)
+        peak = x[i] > peak || x[i] != x[i] ? static_cast<double>(x[i]) : peak;
     if (kind == Reduction::kMin)
-      for (int64_t i = 0; i < n; ++i) peak = x[i] < peak || x[i] != x[i] ? static_cast<double>(x[i]) : peak;
+      for (int64_t i = 0; i < n; ++i)
+        peak = x[i] < peak || x[i] != x[i] ? static_cast<double>(x[i]) : peak;
     if (kind == Reduction::kMax || kind == Reduction::kMin) return static_cast<T>(peak);
     if (kind == Reduction::kLogSumExp && !std::isfinite(peak)) return static_cast<T>(peak);
     for (int64_t i = 0; i < n; ++i) {
       const double v = static_cast<double>(x[i]);
       switch (kind) {
-        case Reduction::kProd: acc *= v; break;
-        case Reduction::kL1: acc += std::fabs(v); break;
+        case Reduction::kProd:
+          acc *= v;
+          break;
+        case Reduction::kL1:
+          acc += std::fabs(v);
+          break;
         case Reduction::kL2:
-        case Reduction::kSumSquare: acc += v * v; break;
-        case Reduction::kLogSumExp: acc += std::exp(v - peak); break;
-        default: acc += v;
+        case Reduction::kSumSquare:
+          acc += v * v;
+          break;
+        case Reduction::kLogSumExp:
+          acc += std::exp(v - peak);
+          break;
+        default:
+          acc += v;
       }
     }
     switch (kind) {
-      case Reduction::kMean: acc /= static_cast<double>(n); break;
-      case Reduction::kL2: acc = std::sqrt(acc); break;
-      case Reduction::kLogSum: acc = std::log(acc); break;
-      case Reduction::kLogSumExp: acc = std::log(acc) + peak; break;
-      default: break;
+      case Reduction::kMean:
+        acc /= static_cast<double>(n);
+        break;
+      case Reduction::kL2:
+        acc = std::sqrt(acc);
+        break;
+      case Reduction::kLogSum:
+        acc = std::log(acc);
+        break;
+      case Reduction::kLogSumExp:
+        acc = std::log(acc) + peak;
+        break;
+      default:
+        break;
     }
     return static_cast<T>(acc);
   }
@@ -91,15 +114,24 @@ T reduce_row(Reduction kind, const T* x, int64_t n) {
 float reduce_row(const Fmath& f, Reduction kind, const float* x, int64_t count) {
   const size_t n = static_cast<size_t>(count);
   switch (kind) {
-    case Reduction::kSum: return f.reduceSum(n, x);
-    case Reduction::kMean: return f.reduceSum(n, x) / static_cast<float>(n);
-    case Reduction::kMax: return f.reduceMax(n, x);
-    case Reduction::kMin: return f.reduceMin(n, x);
-    case Reduction::kProd: return f.reduceProd(n, x);
-    case Reduction::kL1: return f.reduceSumAbs(n, x);
-    case Reduction::kL2: return std::sqrt(f.reduceSumSquare(n, x));
-    case Reduction::kSumSquare: return f.reduceSumSquare(n, x);
-    default: return reduce_row(kind, x, count);
+    case Reduction::kSum:
+      return f.reduceSum(n, x);
+    case Reduction::kMean:
+      return f.reduceSum(n, x) / static_cast<float>(n);
+    case Reduction::kMax:
+      return f.reduceMax(n, x);
+    case Reduction::kMin:
+      return f.reduceMin(n, x);
+    case Reduction::kProd:
+      return f.reduceProd(n, x);
+    case Reduction::kL1:
+      return f.reduceSumAbs(n, x);
+    case Reduction::kL2:
+      return std::sqrt(f.reduceSumSquare(n, x));
+    case Reduction::kSumSquare:
+      return f.reduceSumSquare(n, x);
+    default:
+      return reduce_row(kind, x, count);
   }
 }
 
@@ -107,8 +139,12 @@ float reduce_row(const Fmath& f, Reduction kind, const float* x, int64_t count) 
 class Reduce final : public Op {
  public:
   Reduce(const Node& node, const KernelContext& context, Reduction kind, int axes_input_since)
-      : Op(node, context), kind_(kind), axes_input_(node.opset >= axes_input_since), axes_(node.ints("axes")),
-        keep_(node.i("keepdims", 1) != 0), none_is_all_(node.i("noop_with_empty_axes", 0) == 0) {}
+      : Op(node, context),
+        kind_(kind),
+        axes_input_(node.opset >= axes_input_since),
+        axes_(node.ints("axes")),
+        keep_(node.i("keepdims", 1) != 0),
+        none_is_all_(node.i("noop_with_empty_axes", 0) == 0) {}
 
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
@@ -119,7 +155,8 @@ class Reduce final : public Op {
       axes = ints_of(*c.value(1));
     }
     dtype_ = c.dtype(0);
-    const bool boolean = dtype_ == DType::kBool && (kind_ == Reduction::kMax || kind_ == Reduction::kMin);
+    const bool boolean =
+        dtype_ == DType::kBool && (kind_ == Reduction::kMax || kind_ == Reduction::kMin);
     if (!boolean && !dispatch_numbers(dtype_, []<class T>() {})) bad_type(dtype_);
     bool reduced[Shape::kMaxRank] = {};
     if (axes.empty() && none_is_all_) std::fill_n(reduced, x.rank(), true);
@@ -186,7 +223,10 @@ class Reduce final : public Op {
 class ArgExtreme final : public Op {
  public:
   ArgExtreme(const Node& node, const KernelContext& context, bool max)
-      : Op(node, context), max_(max), axis_(node.i("axis", 0)), keep_(node.i("keepdims", 1) != 0),
+      : Op(node, context),
+        max_(max),
+        axis_(node.i("axis", 0)),
+        keep_(node.i("keepdims", 1) != 0),
         last_(node.i("select_last_index", 0) != 0) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
@@ -208,22 +248,23 @@ class ArgExtreme final : public Op {
     const Tensor& x = *c.input(0);
     int64_t* y = c.output(0)->as<int64_t>();
     dispatch_numbers(dtype_, [&]<class T>() {
-      c.pool().parallel_for(outer_ * inner_, std::max<int64_t>(1, kGrain / n_), [&](int64_t begin, int64_t end) {
-        for (int64_t o = begin; o < end; ++o) {
-          const T* in = x.as<T>() + o / inner_ * n_ * inner_ + o % inner_;
-          int64_t best = 0;
-          T value = in[0];
-          for (int64_t i = 1; i < n_; ++i) {
-            const T v = in[i * inner_];
-            const bool nan = v != v && value == value;
-            if (nan || (max_ ? v > value : v < value) || (last_ && v == value)) {
-              best = i;
-              value = v;
+      c.pool().parallel_for(
+          outer_ * inner_, std::max<int64_t>(1, kGrain / n_), [&](int64_t begin, int64_t end) {
+            for (int64_t o = begin; o < end; ++o) {
+              const T* in = x.as<T>() + o / inner_ * n_ * inner_ + o % inner_;
+              int64_t best = 0;
+              T value = in[0];
+              for (int64_t i = 1; i < n_; ++i) {
+                const T v = in[i * inner_];
+                const bool nan = v != v && value == value;
+                if (nan || (max_ ? v > value : v < value) || (last_ && v == value)) {
+                  best = i;
+                  value = v;
+                }
+              }
+              y[o] = best;
             }
-          }
-          y[o] = best;
-        }
-      });
+          });
     });
   }
 
@@ -239,9 +280,9 @@ constexpr int kAxesInputSince = 18, kSumAxesInputSince = 13;
 
 }  // namespace
 
-#define WIA_REDUCE(make, kind, since)                                           \
-  std::unique_ptr<Kernel> make(const Node& n, const KernelContext& c) {         \
-    return widened<Reduce>(n, c, Reduction::kind, since);                       \
+#define WIA_REDUCE(make, kind, since)                                   \
+  std::unique_ptr<Kernel> make(const Node& n, const KernelContext& c) { \
+    return widened<Reduce>(n, c, Reduction::kind, since);               \
   }
 WIA_REDUCE(make_reduce_sum, kSum, kSumAxesInputSince)
 WIA_REDUCE(make_reduce_mean, kMean, kAxesInputSince)
@@ -254,7 +295,11 @@ WIA_REDUCE(make_reduce_sum_square, kSumSquare, kAxesInputSince)
 WIA_REDUCE(make_reduce_log_sum, kLogSum, kAxesInputSince)
 WIA_REDUCE(make_reduce_log_sum_exp, kLogSumExp, kAxesInputSince)
 
-std::unique_ptr<Kernel> make_arg_max(const Node& n, const KernelContext& c) { return widened<ArgExtreme>(n, c, true); }
-std::unique_ptr<Kernel> make_arg_min(const Node& n, const KernelContext& c) { return widened<ArgExtreme>(n, c, false); }
+std::unique_ptr<Kernel> make_arg_max(const Node& n, const KernelContext& c) {
+  return widened<ArgExtreme>(n, c, true);
+}
+std::unique_ptr<Kernel> make_arg_min(const Node& n, const KernelContext& c) {
+  return widened<ArgExtreme>(n, c, false);
+}
 
 }  // namespace wia

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators whose output is the input's bytes under another shape, and those that only look at shapes.
+// Operators whose output is the input's bytes under another shape, and those that only look at
+// shapes.
 #include <cstring>
 
 #include "runtime/ops/op.h"
@@ -22,8 +23,9 @@ class SameBytes : public Op {
  protected:
   // Sets the output to the input's elements in `shape`.
   Inferred done(InferContext& c, const Shape& shape) const {
-    check(shape.numel() == c.shape(0).numel(),
-          "cannot reshape " + c.shape(0).str() + " to " + shape.str() + ": the numbers of elements differ");
+    check(shape.numel() == c.shape(0).numel(), "cannot reshape " + c.shape(0).str() + " to " +
+                                                   shape.str() +
+                                                   ": the numbers of elements differ");
     dispatch_width(c.dtype(0), [](auto) {});
     c.set(0, c.dtype(0), shape);
     return Inferred::kDone;
@@ -42,7 +44,9 @@ class Identity final : public SameBytes {
 class Reshape final : public SameBytes {
  public:
   Reshape(const Node& node, const KernelContext& context)
-      : SameBytes(node, context), legacy_(node.ints("shape")), allow_zero_(node.i("allowzero", 0) != 0) {}
+      : SameBytes(node, context),
+        legacy_(node.ints("shape")),
+        allow_zero_(node.i("allowzero", 0) != 0) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
     std::vector<int64_t> wanted = legacy_;
@@ -58,7 +62,8 @@ class Reshape final : public SameBytes {
     for (size_t d = 0; d < wanted.size(); ++d) {
       int64_t n = wanted[d];
       if (n == 0 && !allow_zero_) {
-        check(static_cast<int>(d) < x.rank(), "the new shape copies a dimension that the input lacks");
+        check(static_cast<int>(d) < x.rank(),
+              "the new shape copies a dimension that the input lacks");
         n = x[static_cast<int>(d)];
       }
       check(n >= -1, "the new shape has a negative dimension");
@@ -71,7 +76,8 @@ class Reshape final : public SameBytes {
     if (unknown >= 0) {
       out[unknown] = 1;
       const int64_t rest = out.numel(), all = x.numel();
-      check(rest > 0 && all % rest == 0, "cannot reshape " + x.str() + " to " + Shape(wanted).str());
+      check(rest > 0 && all % rest == 0,
+            "cannot reshape " + x.str() + " to " + Shape(wanted).str());
       out[unknown] = all / rest;
     }
     return done(c, out);
@@ -84,7 +90,8 @@ class Reshape final : public SameBytes {
 
 class Flatten final : public SameBytes {
  public:
-  Flatten(const Node& node, const KernelContext& context) : SameBytes(node, context), axis_(node.i("axis", 1)) {}
+  Flatten(const Node& node, const KernelContext& context)
+      : SameBytes(node, context), axis_(node.i("axis", 1)) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
     const Shape& x = c.shape(0);
@@ -101,7 +108,10 @@ class Flatten final : public SameBytes {
 class Squeeze final : public SameBytes {
  public:
   Squeeze(const Node& node, const KernelContext& context, bool add)
-      : SameBytes(node, context), add_(add), axes_(node.ints("axes")), axes_given_(node.has("axes")) {}
+      : SameBytes(node, context),
+        add_(add),
+        axes_(node.ints("axes")),
+        axes_given_(node.has("axes")) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
     std::vector<int64_t> axes = axes_;
@@ -150,7 +160,9 @@ class ShapeOf final : public Op {
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
     const Shape& x = c.shape(0);
-    const auto bound = [&](int64_t v) { return std::clamp<int64_t>(v < 0 ? v + x.rank() : v, 0, x.rank()); };
+    const auto bound = [&](int64_t v) {
+      return std::clamp<int64_t>(v < 0 ? v + x.rank() : v, 0, x.rank());
+    };
     const int64_t first = bound(start_), last = end_ == INT64_MAX ? x.rank() : bound(end_);
     dims_.clear();
     for (int64_t d = first; d < last; ++d) dims_.push_back(x[static_cast<int>(d)]);
@@ -158,7 +170,9 @@ class ShapeOf final : public Op {
     return Inferred::kDone;
   }
   bool from_shapes_only() const override { return true; }
-  void run(RunContext& c) override { std::copy(dims_.begin(), dims_.end(), c.output(0)->as<int64_t>()); }
+  void run(RunContext& c) override {
+    std::copy(dims_.begin(), dims_.end(), c.output(0)->as<int64_t>());
+  }
 
  private:
   int64_t start_, end_;
@@ -195,14 +209,15 @@ class Dropout final : public Op {
         bool keeps_all = false;
         if (given(c, 1)) {
           if (!c.value(1)) return Inferred::kNeedsValues;
-          keeps_all = c.value(1)->numel() == 1 && dispatch<float, double, Half, BFloat16>(
-                                                      c.value(1)->dtype, []<class T>() {});
+          keeps_all = c.value(1)->numel() == 1 &&
+                      dispatch<float, double, Half, BFloat16>(c.value(1)->dtype, []<class T>() {});
           if (keeps_all)
             dispatch<float, double, Half, BFloat16>(c.value(1)->dtype, [&]<class T>() {
               keeps_all = static_cast<double>(*c.value(1)->as<T>()) == 0.0;
             });
         }
-        if (!keeps_all) unsupported("training mode draws random numbers; export the model for inference");
+        if (!keeps_all)
+          unsupported("training mode draws random numbers; export the model for inference");
       }
     }
     c.set(0, c.dtype(0), c.shape(0));
@@ -215,9 +230,8 @@ class Dropout final : public Op {
     Tensor* y = c.output(0);
     if (y && y->data != x.data && x.n_bytes()) std::memcpy(y->data, x.data, x.n_bytes());
     if (Tensor* mask = has_mask(c)) {
-      const bool known = dispatch<bool, float, double, Half, BFloat16>(mask->dtype, [&]<class T>() {
-        std::fill_n(mask->as<T>(), mask->numel(), T(1));
-      });
+      const bool known = dispatch<bool, float, double, Half, BFloat16>(
+          mask->dtype, [&]<class T>() { std::fill_n(mask->as<T>(), mask->numel(), T(1)); });
       check(known, "the mask's type is not supported");
     }
   }
@@ -228,22 +242,35 @@ class Dropout final : public Op {
   size_t n_outputs_ = 0;
 
  public:
-  Dropout(const Node& node, const KernelContext& context) : Op(node, context), n_outputs_(node.outputs.size()) {}
+  Dropout(const Node& node, const KernelContext& context)
+      : Op(node, context), n_outputs_(node.outputs.size()) {}
 };
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_identity(const Node& n, const KernelContext& c) { return std::make_unique<Identity>(n, c); }
-std::unique_ptr<Kernel> make_reshape(const Node& n, const KernelContext& c) { return std::make_unique<Reshape>(n, c); }
-std::unique_ptr<Kernel> make_flatten(const Node& n, const KernelContext& c) { return std::make_unique<Flatten>(n, c); }
+std::unique_ptr<Kernel> make_identity(const Node& n, const KernelContext& c) {
+  return std::make_unique<Identity>(n, c);
+}
+std::unique_ptr<Kernel> make_reshape(const Node& n, const KernelContext& c) {
+  return std::make_unique<Reshape>(n, c);
+}
+std::unique_ptr<Kernel> make_flatten(const Node& n, const KernelContext& c) {
+  return std::make_unique<Flatten>(n, c);
+}
 std::unique_ptr<Kernel> make_squeeze(const Node& n, const KernelContext& c) {
   return std::make_unique<Squeeze>(n, c, false);
 }
 std::unique_ptr<Kernel> make_unsqueeze(const Node& n, const KernelContext& c) {
   return std::make_unique<Squeeze>(n, c, true);
 }
-std::unique_ptr<Kernel> make_shape(const Node& n, const KernelContext& c) { return std::make_unique<ShapeOf>(n, c); }
-std::unique_ptr<Kernel> make_size(const Node& n, const KernelContext& c) { return std::make_unique<Size>(n, c); }
-std::unique_ptr<Kernel> make_dropout(const Node& n, const KernelContext& c) { return std::make_unique<Dropout>(n, c); }
+std::unique_ptr<Kernel> make_shape(const Node& n, const KernelContext& c) {
+  return std::make_unique<ShapeOf>(n, c);
+}
+std::unique_ptr<Kernel> make_size(const Node& n, const KernelContext& c) {
+  return std::make_unique<Size>(n, c);
+}
+std::unique_ptr<Kernel> make_dropout(const Node& n, const KernelContext& c) {
+  return std::make_unique<Dropout>(n, c);
+}
 
 }  // namespace wia

@@ -9,28 +9,38 @@ namespace {
 
 // What one output index of one dimension is made of.
 struct Source {
-  std::vector<int64_t> index;   // [out * taps], always inside the input
-  std::vector<double> weight;   // [out * taps]
-  std::vector<char> outside;    // [out]: tf_crop_and_resize left the input
+  std::vector<int64_t> index;  // [out * taps], always inside the input
+  std::vector<double> weight;  // [out * taps]
+  std::vector<char> outside;   // [out]: tf_crop_and_resize left the input
   int64_t taps = 1;
 };
 
 class Resize final : public Op {
  public:
   Resize(const Node& node, const KernelContext& context, bool upsample)
-      : Op(node, context), upsample_(upsample), mode_(node.s("mode", "nearest")),
-        transform_(node.s("coordinate_transformation_mode", node.opset < 11 || upsample ? "asymmetric" : "half_pixel")),
-        nearest_(node.s("nearest_mode", node.opset < 11 || upsample ? "floor" : "round_prefer_floor")),
-        policy_(node.s("keep_aspect_ratio_policy", "stretch")), axes_(node.ints("axes")),
-        scales_attribute_(node.floats("scales")), antialias_(node.i("antialias", 0) != 0),
-        exclude_outside_(node.i("exclude_outside", 0) != 0), cubic_(node.f("cubic_coeff_a", -0.75f)),
+      : Op(node, context),
+        upsample_(upsample),
+        mode_(node.s("mode", "nearest")),
+        transform_(node.s("coordinate_transformation_mode",
+                          node.opset < 11 || upsample ? "asymmetric" : "half_pixel")),
+        nearest_(
+            node.s("nearest_mode", node.opset < 11 || upsample ? "floor" : "round_prefer_floor")),
+        policy_(node.s("keep_aspect_ratio_policy", "stretch")),
+        axes_(node.ints("axes")),
+        scales_attribute_(node.floats("scales")),
+        antialias_(node.i("antialias", 0) != 0),
+        exclude_outside_(node.i("exclude_outside", 0) != 0),
+        cubic_(node.f("cubic_coeff_a", -0.75f)),
         extrapolation_(node.f("extrapolation_value", 0.0f)) {
     if (mode_ == "bilinear") mode_ = "linear";
-    check(mode_ == "nearest" || mode_ == "linear" || mode_ == "cubic", "mode '" + mode_ + "' is not known");
-    const char* transforms[] = {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
-                                "asymmetric", "tf_crop_and_resize", "tf_half_pixel_for_nn"};
-    check(std::find(std::begin(transforms), std::end(transforms), transform_) != std::end(transforms),
-          "coordinate_transformation_mode '" + transform_ + "' is not known");
+    check(mode_ == "nearest" || mode_ == "linear" || mode_ == "cubic",
+          "mode '" + mode_ + "' is not known");
+    const char* transforms[] = {"half_pixel",          "half_pixel_symmetric", "pytorch_half_pixel",
+                                "align_corners",       "asymmetric",           "tf_crop_and_resize",
+                                "tf_half_pixel_for_nn"};
+    check(
+        std::find(std::begin(transforms), std::end(transforms), transform_) != std::end(transforms),
+        "coordinate_transformation_mode '" + transform_ + "' is not known");
     const char* nearests[] = {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"};
     check(std::find(std::begin(nearests), std::end(nearests), nearest_) != std::end(nearests),
           "nearest_mode '" + nearest_ + "' is not known");
@@ -40,7 +50,8 @@ class Resize final : public Op {
     check_inputs(c, 1);
     const Shape& x = c.shape(0);
     dtype_ = c.dtype(0);
-    if (!dispatch<float, double, int8_t, uint8_t, int32_t, int64_t>(dtype_, []<class T>() {})) bad_type(dtype_);
+    if (!dispatch<float, double, int8_t, uint8_t, int32_t, int64_t>(dtype_, []<class T>() {}))
+      bad_type(dtype_);
     const bool old = upsample_ || opset_ < 11;  // inputs: X, scales
     const size_t roi_at = old ? 99 : 1, scales_at = old ? 1 : 2, sizes_at = old ? 99 : 3;
     std::vector<double> scales(scales_attribute_.begin(), scales_attribute_.end()), roi;
@@ -56,17 +67,21 @@ class Resize final : public Op {
     if (axes_.empty())
       for (int d = 0; d < x.rank(); ++d) axes.push_back(d);
     check(scales.empty() != sizes.empty(), "give either scales or sizes");
-    check(scales.empty() || scales.size() == axes.size(), "scales has not one number for each axis");
+    check(scales.empty() || scales.size() == axes.size(),
+          "scales has not one number for each axis");
     check(sizes.empty() || sizes.size() == axes.size(), "sizes has not one number for each axis");
-    check(transform_ != "tf_crop_and_resize" || roi.size() == 2 * axes.size(), "roi has not two numbers for each axis");
+    check(transform_ != "tf_crop_and_resize" || roi.size() == 2 * axes.size(),
+          "roi has not two numbers for each axis");
 
     Shape out = x;
-    std::vector<double> scale(static_cast<size_t>(x.rank()), 1.0), start(scale.size(), 0.0), end(scale.size(), 1.0);
+    std::vector<double> scale(static_cast<size_t>(x.rank()), 1.0), start(scale.size(), 0.0),
+        end(scale.size(), 1.0);
     std::vector<double> length(scale.size());
     for (int d = 0; d < x.rank(); ++d) length[static_cast<size_t>(d)] = static_cast<double>(x[d]);
     double shared = 0;  // of a policy that keeps the aspect ratio
     if (!sizes.empty() && policy_ != "stretch") {
-      check(policy_ == "not_larger" || policy_ == "not_smaller", "keep_aspect_ratio_policy is not known");
+      check(policy_ == "not_larger" || policy_ == "not_smaller",
+            "keep_aspect_ratio_policy is not known");
       for (size_t i = 0; i < axes.size(); ++i) {
         check(x[axes[i]] > 0, "the input is empty");
         const double s = static_cast<double>(sizes[i]) / static_cast<double>(x[axes[i]]);
@@ -123,11 +138,15 @@ class Resize final : public Op {
     buffer_bytes_[0] = nearest_only_ ? 0 : align64(largest[1] * width);
     buffer_bytes_[1] = nearest_only_ ? 0 : align64(largest[0] * width);
     // The input itself, widened.
-    input_bytes_ = nearest_only_ || dtype_ == DType::kFloat32 ? 0 : align64(static_cast<size_t>(x.numel()) * width);
+    input_bytes_ = nearest_only_ || dtype_ == DType::kFloat32
+                       ? 0
+                       : align64(static_cast<size_t>(x.numel()) * width);
     c.set(0, dtype_, out);
     return Inferred::kDone;
   }
-  size_t scratch_bytes() const override { return buffer_bytes_[0] + buffer_bytes_[1] + input_bytes_; }
+  size_t scratch_bytes() const override {
+    return buffer_bytes_[0] + buffer_bytes_[1] + input_bytes_;
+  }
 
   void run(RunContext& c) override {
     Tensor& y = *c.output(0);
@@ -135,7 +154,8 @@ class Resize final : public Op {
     if (nearest_only_) {
       dispatch_width(dtype_, [&]<class W>(W) { pick<W>(*c.input(0), y, c.pool()); });
     } else {
-      dispatch<float, double, int8_t, uint8_t, int32_t, int64_t>(dtype_, [&]<class T>() { blend<T>(c, y); });
+      dispatch<float, double, int8_t, uint8_t, int32_t, int64_t>(
+          dtype_, [&]<class T>() { blend<T>(c, y); });
     }
     fill_outside(y);
   }
@@ -148,19 +168,21 @@ class Resize final : public Op {
     if (!given(c, input) || c.shape(input).numel() == 0) return true;
     const Tensor* v = c.value(input);
     if (!v) return false;
-    check(v->shape.rank() <= 1 && v->numel() <= 2 * Shape::kMaxRank, "scales or roi is no short list");
-    const bool known = dispatch<float, double>(v->dtype, [&]<class T>() {
-      into.assign(v->as<T>(), v->as<T>() + v->numel());
-    });
+    check(v->shape.rank() <= 1 && v->numel() <= 2 * Shape::kMaxRank,
+          "scales or roi is no short list");
+    const bool known = dispatch<float, double>(
+        v->dtype, [&]<class T>() { into.assign(v->as<T>(), v->as<T>() + v->numel()); });
     check(known, "scales or roi are not floats");
     return true;
   }
   int64_t integer(double v) const {
-    check(v >= 0 && v < static_cast<double>(kLimit), "an output dimension is negative or too large");
+    check(v >= 0 && v < static_cast<double>(kLimit),
+          "an output dimension is negative or too large");
     return static_cast<int64_t>(v);
   }
 
-  double original(double o, double n_in, double scale, double length, double start, double end) const {
+  double original(double o, double n_in, double scale, double length, double start,
+                  double end) const {
     if (transform_ == "half_pixel" || transform_ == "tf_half_pixel_for_nn") {
       const double shift = transform_ == "half_pixel" ? 0.5 : 0.0;
       return (o + 0.5) / scale - shift;
@@ -185,15 +207,18 @@ class Resize final : public Op {
     return 0;
   }
 
-  Source sources(int64_t n_in, int64_t n_out, double scale, double length, double start, double end) const {
+  Source sources(int64_t n_in, int64_t n_out, double scale, double length, double start,
+                 double end) const {
     Source s;
     s.outside.assign(static_cast<size_t>(n_out), 0);
     const double shrink = antialias_ && scale < 1 ? scale : 1.0;
     const double support = (mode_ == "linear" ? 1.0 : 2.0) / shrink;
     if (mode_ != "nearest") s.taps = 2 * static_cast<int64_t>(std::ceil(support));
-    check(s.taps < (int64_t{1} << 24) / std::max<int64_t>(1, n_out), "antialiasing needs too many taps");
+    check(s.taps < (int64_t{1} << 24) / std::max<int64_t>(1, n_out),
+          "antialiasing needs too many taps");
     for (int64_t o = 0; o < n_out; ++o) {
-      const double x = original(static_cast<double>(o), static_cast<double>(n_in), scale, length, start, end);
+      const double x =
+          original(static_cast<double>(o), static_cast<double>(n_in), scale, length, start, end);
       s.outside[static_cast<size_t>(o)] =
           transform_ == "tf_crop_and_resize" && !(x >= 0 && x <= static_cast<double>(n_in - 1));
       if (mode_ == "nearest") {
@@ -210,7 +235,8 @@ class Resize final : public Op {
       const size_t first = s.weight.size();
       for (int64_t t = 0; t < s.taps; ++t) {
         const double i = base - static_cast<double>(half) + 1 + static_cast<double>(t);
-        double w = mode_ == "linear" ? std::fmax(0.0, 1 - std::fabs(x - i) * shrink) : cubic((x - i) * shrink);
+        double w = mode_ == "linear" ? std::fmax(0.0, 1 - std::fabs(x - i) * shrink)
+                                     : cubic((x - i) * shrink);
         if (exclude_outside_ && !(i >= 0 && i < static_cast<double>(n_in))) w = 0;
         s.index.push_back(clamped(i, n_in));
         s.weight.push_back(w);
@@ -236,18 +262,20 @@ class Resize final : public Op {
     }
     const int64_t n = out_[rank - 1];
     const std::vector<int64_t>& inner = source_.back().index;
-    pool.parallel_for(y.numel() / n, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        int64_t rest = row, from = 0;
-        for (int d = rank - 2; d >= 0; --d) {
-          from += source_[static_cast<size_t>(d)].index[static_cast<size_t>(rest % out_[d])] * steps[d];
-          rest /= out_[d];
-        }
-        const W* in = x.as<W>() + from;
-        W* out = y.as<W>() + row * n;
-        for (int64_t i = 0; i < n; ++i) out[i] = in[inner[static_cast<size_t>(i)]];
-      }
-    });
+    pool.parallel_for(
+        y.numel() / n, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row) {
+            int64_t rest = row, from = 0;
+            for (int d = rank - 2; d >= 0; --d) {
+              from += source_[static_cast<size_t>(d)].index[static_cast<size_t>(rest % out_[d])] *
+                      steps[d];
+              rest /= out_[d];
+            }
+            const W* in = x.as<W>() + from;
+            W* out = y.as<W>() + row * n;
+            for (int64_t i = 0; i < n; ++i) out[i] = in[inner[static_cast<size_t>(i)]];
+          }
+        });
   }
 
   // One dimension after the other, in float32 (float64 for other types).
@@ -255,7 +283,8 @@ class Resize final : public Op {
   void blend(RunContext& c, Tensor& y) const {
     using F = std::conditional_t<std::is_same_v<T, float>, float, double>;
     std::byte* scratch = c.scratch();
-    F* buffers[2] = {reinterpret_cast<F*>(scratch), reinterpret_cast<F*>(scratch + buffer_bytes_[0])};
+    F* buffers[2] = {reinterpret_cast<F*>(scratch),
+                     reinterpret_cast<F*>(scratch + buffer_bytes_[0])};
     const F* in = nullptr;
     if constexpr (std::is_same_v<T, float>) {
       in = c.input(0)->as<float>();
@@ -272,27 +301,30 @@ class Resize final : public Op {
       const int64_t n_in = stage[d], n_out = out_[d], inner = product(stage, d + 1, stage.rank());
       const int64_t outer = product(stage, 0, d);
       F* out = buffers[m % 2];
-      c.pool().parallel_for(outer * n_out, std::max<int64_t>(1, kGrain / inner), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          const F* from = in + row / n_out * n_in * inner;
-          F* to = out + row * inner;
-          const size_t first = static_cast<size_t>(row % n_out * s.taps);
-          for (int64_t i = 0; i < inner; ++i) to[i] = 0;
-          for (int64_t t = 0; t < s.taps; ++t) {
-            const F w = static_cast<F>(s.weight[first + static_cast<size_t>(t)]);
-            if (w == 0) continue;
-            const F* tap = from + s.index[first + static_cast<size_t>(t)] * inner;
-            for (int64_t i = 0; i < inner; ++i) to[i] += tap[i] * w;
-          }
-        }
-      });
+      c.pool().parallel_for(
+          outer * n_out, std::max<int64_t>(1, kGrain / inner), [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; ++row) {
+              const F* from = in + row / n_out * n_in * inner;
+              F* to = out + row * inner;
+              const size_t first = static_cast<size_t>(row % n_out * s.taps);
+              for (int64_t i = 0; i < inner; ++i) to[i] = 0;
+              for (int64_t t = 0; t < s.taps; ++t) {
+                const F w = static_cast<F>(s.weight[first + static_cast<size_t>(t)]);
+                if (w == 0) continue;
+                const F* tap = from + s.index[first + static_cast<size_t>(t)] * inner;
+                for (int64_t i = 0; i < inner; ++i) to[i] += tap[i] * w;
+              }
+            }
+          });
       in = out;
       stage[d] = n_out;
     }
     const int64_t n = y.numel();
     for (int64_t i = 0; i < n; ++i) {
-      if constexpr (std::is_integral_v<T>) y.as<T>()[i] = saturated<T>(in[i]);
-      else y.as<T>()[i] = in[i];
+      if constexpr (std::is_integral_v<T>)
+        y.as<T>()[i] = saturated<T>(in[i]);
+      else
+        y.as<T>()[i] = in[i];
     }
   }
 
@@ -304,7 +336,8 @@ class Resize final : public Op {
         int64_t rest = i;
         bool outside = false;
         for (int d = out_.rank() - 1; d >= 0; --d) {
-          outside |= source_[static_cast<size_t>(d)].outside[static_cast<size_t>(rest % out_[d])] != 0;
+          outside |=
+              source_[static_cast<size_t>(d)].outside[static_cast<size_t>(rest % out_[d])] != 0;
           rest /= out_[d];
         }
         if (outside) y.as<T>()[i] = static_cast<T>(extrapolation_);
@@ -329,7 +362,11 @@ class Resize final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_resize(const Node& n, const KernelContext& c) { return widened<Resize>(n, c, false); }
-std::unique_ptr<Kernel> make_upsample(const Node& n, const KernelContext& c) { return widened<Resize>(n, c, true); }
+std::unique_ptr<Kernel> make_resize(const Node& n, const KernelContext& c) {
+  return widened<Resize>(n, c, false);
+}
+std::unique_ptr<Kernel> make_upsample(const Node& n, const KernelContext& c) {
+  return widened<Resize>(n, c, true);
+}
 
 }  // namespace wia

@@ -11,11 +11,14 @@ namespace {
 class GridSample final : public Op {
  public:
   GridSample(const Node& node, const KernelContext& context)
-      : Op(node, context), mode_(node.s("mode", "linear")), padding_(node.s("padding_mode", "zeros")),
+      : Op(node, context),
+        mode_(node.s("mode", "linear")),
+        padding_(node.s("padding_mode", "zeros")),
         align_(node.i("align_corners", 0) != 0) {
     if (mode_ == "bilinear") mode_ = "linear";
     if (mode_ == "bicubic") mode_ = "cubic";
-    check(mode_ == "linear" || mode_ == "nearest" || mode_ == "cubic", "mode '" + mode_ + "' is not known");
+    check(mode_ == "linear" || mode_ == "nearest" || mode_ == "cubic",
+          "mode '" + mode_ + "' is not known");
     check(padding_ == "zeros" || padding_ == "border" || padding_ == "reflection",
           "padding_mode '" + padding_ + "' is not known");
   }
@@ -25,12 +28,14 @@ class GridSample final : public Op {
     for (size_t i = 0; i < 2; ++i)
       if (c.dtype(i) != DType::kFloat32) bad_type(c.dtype(i));
     n_spatial_ = x.rank() - 2;
-    check(n_spatial_ >= 1 && n_spatial_ <= kMax, "the input has not one to three spatial dimensions");
+    check(n_spatial_ >= 1 && n_spatial_ <= kMax,
+          "the input has not one to three spatial dimensions");
     check(grid.rank() == x.rank() && grid[0] == x[0] && grid[grid.rank() - 1] == n_spatial_,
           "the grid " + grid.str() + " does not fit the input " + x.str());
     Shape out = {x[0], x[1]};
     for (int d = 1; d < grid.rank() - 1; ++d) out.push_back(grid[d]);
-    for (int d = 0; d < n_spatial_; ++d) check(x[d + 2] > 0 || out.numel() == 0, "the input is empty");
+    for (int d = 0; d < n_spatial_; ++d)
+      check(x[d + 2] > 0 || out.numel() == 0, "the input is empty");
     points_ = product(grid, 1, grid.rank() - 1);
     c.set(0, DType::kFloat32, out);
     return Inferred::kDone;
@@ -83,7 +88,8 @@ class GridSample final : public Op {
     return std::clamp<int64_t>(static_cast<int64_t>(r), 0, n - 1);
   }
   Tap tap(float position, int64_t n) const {
-    const double size = static_cast<double>(n), lo = align_ ? 0.0 : -0.5, hi = align_ ? size - 1 : size - 0.5;
+    const double size = static_cast<double>(n), lo = align_ ? 0.0 : -0.5,
+                 hi = align_ ? size - 1 : size - 0.5;
     float v = align_ ? (position + 1.0f) / 2.0f * static_cast<float>(n - 1)
                      : ((position + 1.0f) * static_cast<float>(n) - 1.0f) / 2.0f;
     if (mode_ == "nearest") v = std::nearbyintf(v);
@@ -195,12 +201,16 @@ class AffineGrid final : public Op {
 class RoiAlign final : public Op {
  public:
   RoiAlign(const Node& node, const KernelContext& context)
-      : Op(node, context), max_(node.s("mode", "avg") == "max"),
-        half_(node.s("coordinate_transformation_mode", node.opset < 16 ? "output_half_pixel" : "half_pixel") ==
-              "half_pixel"),
-        height_(node.i("output_height", 1)), width_(node.i("output_width", 1)), ratio_(node.i("sampling_ratio", 0)),
+      : Op(node, context),
+        max_(node.s("mode", "avg") == "max"),
+        half_(node.s("coordinate_transformation_mode",
+                     node.opset < 16 ? "output_half_pixel" : "half_pixel") == "half_pixel"),
+        height_(node.i("output_height", 1)),
+        width_(node.i("output_width", 1)),
+        ratio_(node.i("sampling_ratio", 0)),
         scale_(node.f("spatial_scale", 1.0f)) {
-    check(height_ > 0 && width_ > 0 && height_ < 65536 && width_ < 65536, "the output size is not positive, or too large");
+    check(height_ > 0 && width_ > 0 && height_ < 65536 && width_ < 65536,
+          "the output size is not positive, or too large");
     check(ratio_ >= 0 && ratio_ < 4096, "sampling_ratio is negative or too large");
   }
   Inferred infer(InferContext& c) override {
@@ -222,16 +232,18 @@ class RoiAlign final : public Op {
     const float* rois = c.input(1)->as<float>();
     const int64_t* images = c.input(2)->as<int64_t>();
     float* y = c.output(0)->as<float>();
-    const int64_t n_rois = c.input(1)->shape[0], channels = x.shape[1], plane = x.shape[2] * x.shape[3];
+    const int64_t n_rois = c.input(1)->shape[0], channels = x.shape[1],
+                  plane = x.shape[2] * x.shape[3];
     for (int64_t r = 0; r < n_rois; ++r) {
       check(images[r] >= 0 && images[r] < x.shape[0], "a batch index is out of range");
-      for (int i = 0; i < 4; ++i) check(std::fabs(rois[r * 4 + i] * scale_) < 1e6f, "a roi is too large or not a number");
+      for (int i = 0; i < 4; ++i)
+        check(std::fabs(rois[r * 4 + i] * scale_) < 1e6f, "a roi is too large or not a number");
     }
     c.pool().parallel_for(n_rois * channels, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t r = i / channels;
-        pool_roi(x.as<float>() + (images[r] * channels + i % channels) * plane, x.shape[2], x.shape[3], rois + r * 4,
-                 y + i * height_ * width_);
+        pool_roi(x.as<float>() + (images[r] * channels + i % channels) * plane, x.shape[2],
+                 x.shape[3], rois + r * 4, y + i * height_ * width_);
       }
     });
   }
@@ -245,7 +257,8 @@ class RoiAlign final : public Op {
       roi_w = std::fmax(roi_w, 1.0f);
       roi_h = std::fmax(roi_h, 1.0f);
     }
-    const float bin_h = roi_h / static_cast<float>(height_), bin_w = roi_w / static_cast<float>(width_);
+    const float bin_h = roi_h / static_cast<float>(height_),
+                bin_w = roi_w / static_cast<float>(width_);
     const int64_t ny = ratio_ ? ratio_ : static_cast<int64_t>(std::ceil(bin_h));
     const int64_t nx = ratio_ ? ratio_ : static_cast<int64_t>(std::ceil(bin_w));
     const float count = static_cast<float>(std::max<int64_t>(ny * nx, 1));
@@ -255,12 +268,15 @@ class RoiAlign final : public Op {
         bool first = true;
         for (int64_t iy = 0; iy < ny; ++iy)
           for (int64_t ix = 0; ix < nx; ++ix) {
-            const float at_y = y0 + static_cast<float>(ph) * bin_h + (static_cast<float>(iy) + 0.5f) * bin_h / static_cast<float>(ny);
-            const float at_x = x0 + static_cast<float>(pw) * bin_w + (static_cast<float>(ix) + 0.5f) * bin_w / static_cast<float>(nx);
+            const float at_y = y0 + static_cast<float>(ph) * bin_h +
+                               (static_cast<float>(iy) + 0.5f) * bin_h / static_cast<float>(ny);
+            const float at_x = x0 + static_cast<float>(pw) * bin_w +
+                               (static_cast<float>(ix) + 0.5f) * bin_w / static_cast<float>(nx);
             float corners[4] = {};
             sample(x, h, w, at_y, at_x, corners);
             sum += corners[0] + corners[1] + corners[2] + corners[3];
-            const float largest = std::fmax(std::fmax(corners[0], corners[1]), std::fmax(corners[2], corners[3]));
+            const float largest =
+                std::fmax(std::fmax(corners[0], corners[1]), std::fmax(corners[2], corners[3]));
             peak = first ? largest : std::fmax(peak, largest);
             first = false;
           }
@@ -269,7 +285,9 @@ class RoiAlign final : public Op {
   }
   // The four weighted corners of a bilinear sample; zeros outside.
   static void sample(const float* x, int64_t h, int64_t w, float at_y, float at_x, float* corners) {
-    if (!(at_y >= -1.0f && at_y <= static_cast<float>(h) && at_x >= -1.0f && at_x <= static_cast<float>(w))) return;
+    if (!(at_y >= -1.0f && at_y <= static_cast<float>(h) && at_x >= -1.0f &&
+          at_x <= static_cast<float>(w)))
+      return;
     float py = std::fmax(at_y, 0.0f), px = std::fmax(at_x, 0.0f);
     int64_t y0 = static_cast<int64_t>(py), x0 = static_cast<int64_t>(px), y1 = y0 + 1, x1 = x0 + 1;
     if (y0 >= h - 1) {
@@ -280,7 +298,8 @@ class RoiAlign final : public Op {
       x0 = x1 = w - 1;
       px = static_cast<float>(x0);
     }
-    const float ly = py - static_cast<float>(y0), lx = px - static_cast<float>(x0), hy = 1.0f - ly, hx = 1.0f - lx;
+    const float ly = py - static_cast<float>(y0), lx = px - static_cast<float>(x0), hy = 1.0f - ly,
+                hx = 1.0f - lx;
     corners[0] = hy * hx * x[y0 * w + x0];
     corners[1] = hy * lx * x[y0 * w + x1];
     corners[2] = ly * hx * x[y1 * w + x0];
@@ -295,14 +314,17 @@ class RoiAlign final : public Op {
 class NonMaxSuppression final : public Op {
  public:
   NonMaxSuppression(const Node& node, const KernelContext& context)
-      : Op(node, context), center_(node.i("center_point_box", 0) != 0), n_inputs_(node.inputs.size()) {}
+      : Op(node, context),
+        center_(node.i("center_point_box", 0) != 0),
+        n_inputs_(node.inputs.size()) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 2);
     const Shape &boxes = c.shape(0), &scores = c.shape(1);
     for (size_t i = 0; i < 2; ++i)
       if (c.dtype(i) != DType::kFloat32) bad_type(c.dtype(i));
     check(boxes.rank() == 3 && boxes[2] == 4, "boxes is not [batches, n, 4]");
-    check(scores.rank() == 3 && scores[0] == boxes[0] && scores[2] == boxes[1], "scores is not [batches, classes, n]");
+    check(scores.rank() == 3 && scores[0] == boxes[0] && scores[2] == boxes[1],
+          "scores is not [batches, classes, n]");
     for (size_t i = 2; i < 5; ++i) {
       if (!given(c, i)) continue;
       check_type(c.dtype(i), i == 2 ? DType::kInt64 : DType::kFloat32, "a parameter");
@@ -317,7 +339,8 @@ class NonMaxSuppression final : public Op {
     const Tensor* least = parameter(c, 4);
     const int64_t max_boxes = limit ? *limit->as<int64_t>() : 0;
     const float iou_threshold = overlap ? *overlap->as<float>() : 0.0f;
-    const float score_threshold = least ? *least->as<float>() : -std::numeric_limits<float>::infinity();
+    const float score_threshold =
+        least ? *least->as<float>() : -std::numeric_limits<float>::infinity();
     const int64_t n = boxes.shape[1], classes = scores.shape[1];
     std::vector<int64_t> selected, order, kept;
     for (int64_t batch = 0; batch < boxes.shape[0] && max_boxes > 0; ++batch)
@@ -327,7 +350,8 @@ class NonMaxSuppression final : public Op {
         order.clear();
         for (int64_t i = 0; i < n; ++i)
           if (least ? score[i] > score_threshold : score[i] == score[i]) order.push_back(i);
-        std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return score[a] > score[b]; });
+        std::stable_sort(order.begin(), order.end(),
+                         [&](int64_t a, int64_t b) { return score[a] > score[b]; });
         kept.clear();
         for (int64_t i : order) {
           if (static_cast<int64_t>(kept.size()) >= max_boxes) break;
@@ -344,7 +368,9 @@ class NonMaxSuppression final : public Op {
   }
 
  private:
-  const Tensor* parameter(RunContext& c, size_t i) const { return i < n_inputs_ ? c.input(i) : nullptr; }
+  const Tensor* parameter(RunContext& c, size_t i) const {
+    return i < n_inputs_ ? c.input(i) : nullptr;
+  }
   void corners(const float* box, float* c) const {
     if (center_) {
       c[0] = box[0] - box[2] / 2;
@@ -364,7 +390,8 @@ class NonMaxSuppression final : public Op {
     corners(b, cb);
     const float h = std::fmax(0.0f, std::fmin(ca[2], cb[2]) - std::fmax(ca[0], cb[0]));
     const float w = std::fmax(0.0f, std::fmin(ca[3], cb[3]) - std::fmax(ca[1], cb[1]));
-    const float both = h * w, area_a = (ca[2] - ca[0]) * (ca[3] - ca[1]), area_b = (cb[2] - cb[0]) * (cb[3] - cb[1]);
+    const float both = h * w, area_a = (ca[2] - ca[0]) * (ca[3] - ca[1]),
+                area_b = (cb[2] - cb[0]) * (cb[3] - cb[1]);
     const float either = area_a + area_b - both;
     return either > 0 ? both / either : 0.0f;
   }
@@ -375,9 +402,15 @@ class NonMaxSuppression final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_grid_sample(const Node& n, const KernelContext& c) { return widened<GridSample>(n, c); }
-std::unique_ptr<Kernel> make_affine_grid(const Node& n, const KernelContext& c) { return widened<AffineGrid>(n, c); }
-std::unique_ptr<Kernel> make_roi_align(const Node& n, const KernelContext& c) { return widened<RoiAlign>(n, c); }
+std::unique_ptr<Kernel> make_grid_sample(const Node& n, const KernelContext& c) {
+  return widened<GridSample>(n, c);
+}
+std::unique_ptr<Kernel> make_affine_grid(const Node& n, const KernelContext& c) {
+  return widened<AffineGrid>(n, c);
+}
+std::unique_ptr<Kernel> make_roi_align(const Node& n, const KernelContext& c) {
+  return widened<RoiAlign>(n, c);
+}
 std::unique_ptr<Kernel> make_non_max_suppression(const Node& n, const KernelContext& c) {
   return std::make_unique<NonMaxSuppression>(n, c);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choosing and ordering elements: TopK, NonZero, Unique, Compress, ReverseSequence, CumSum, CumProd.
+// Choosing and ordering elements: TopK, NonZero, Unique, Compress, ReverseSequence, CumSum,
+// CumProd.
 #include <cstring>
 #include <numeric>
 
@@ -15,8 +16,8 @@ bool below(T a, T b) {
   return b != b || a < b;
 }
 
-// -1, 0 or 1 as element a of data is below, equal to or above element b; one for each type, so that sorting is
-// compiled once.
+// -1, 0 or 1 as element a of data is below, equal to or above element b; one for each type, so that
+// sorting is compiled once.
 using Compare = int (*)(const void* data, int64_t a, int64_t b);
 
 template <class T>
@@ -36,7 +37,9 @@ Compare compare_of(DType dtype) {
 class TopK final : public Op {
  public:
   TopK(const Node& node, const KernelContext& context)
-      : Op(node, context), axis_(node.i("axis", -1)), k_attribute_(node.i("k", -1)),
+      : Op(node, context),
+        axis_(node.i("axis", -1)),
+        k_attribute_(node.i("k", -1)),
         largest_(node.i("largest", 1) != 0) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
@@ -53,7 +56,8 @@ class TopK final : public Op {
     }
     const int axis = axis_of(axis_, x.rank());
     n_ = x[axis];
-    check(k_ >= 0 && k_ <= n_, "K = " + std::to_string(k_) + " of an axis of " + std::to_string(n_));
+    check(k_ >= 0 && k_ <= n_,
+          "K = " + std::to_string(k_) + " of an axis of " + std::to_string(n_));
     outer_ = product(x, 0, axis);
     inner_ = product(x, axis + 1, x.rank());
     Shape out = x;
@@ -86,7 +90,9 @@ class TopK final : public Op {
         const int64_t to = r / inner_ * k_ * inner_ + r % inner_;
         for (int64_t i = 0; i < k_; ++i) {
           const size_t from = static_cast<size_t>(first + order[i] * inner_) * size;
-          if (values) std::memcpy(values + static_cast<size_t>(to + i * inner_) * size, x.as<std::byte>() + from, size);
+          if (values)
+            std::memcpy(values + static_cast<size_t>(to + i * inner_) * size,
+                        x.as<std::byte>() + from, size);
           if (indices) indices[to + i * inner_] = order[i];
         }
       }
@@ -140,7 +146,10 @@ class NonZero final : public Op {
 class Unique final : public Op {
  public:
   Unique(const Node& node, const KernelContext& context)
-      : Op(node, context), flat_(!node.has("axis")), axis_(node.i("axis", 0)), sorted_(node.i("sorted", 1) != 0),
+      : Op(node, context),
+        flat_(!node.has("axis")),
+        axis_(node.i("axis", 0)),
+        sorted_(node.i("sorted", 1) != 0),
         n_outputs_(node.outputs.size()) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
@@ -158,12 +167,14 @@ class Unique final : public Op {
     const auto compare = [&](int64_t a, int64_t b) {  // slices in lexicographic order
       for (int64_t o = 0; o < outer; ++o)
         for (int64_t i = 0; i < inner; ++i)
-          if (const int sign = elements(x.data, (o * n + a) * inner + i, (o * n + b) * inner + i)) return sign;
+          if (const int sign = elements(x.data, (o * n + a) * inner + i, (o * n + b) * inner + i))
+            return sign;
       return 0;
     };
     std::vector<int64_t> order(static_cast<size_t>(n));
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return compare(a, b) < 0; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return compare(a, b) < 0; });
     std::vector<int64_t> first, counts, group(static_cast<size_t>(n));
     for (size_t i = 0; i < order.size(); ++i) {
       if (i == 0 || compare(order[i - 1], order[i]) != 0) {
@@ -178,25 +189,29 @@ class Unique final : public Op {
     if (!sorted_) {
       std::vector<int64_t> by_first(first.size());
       std::iota(by_first.begin(), by_first.end(), 0);
-      std::sort(by_first.begin(), by_first.end(), [&](int64_t a, int64_t b) { return first[a] < first[b]; });
-      for (size_t i = 0; i < by_first.size(); ++i) place[static_cast<size_t>(by_first[i])] = static_cast<int64_t>(i);
+      std::sort(by_first.begin(), by_first.end(),
+                [&](int64_t a, int64_t b) { return first[a] < first[b]; });
+      for (size_t i = 0; i < by_first.size(); ++i)
+        place[static_cast<size_t>(by_first[i])] = static_cast<int64_t>(i);
     }
     const int64_t n_groups = static_cast<int64_t>(first.size());
     Shape out = flat_ ? Shape{n_groups} : x.shape;
     if (!flat_) out[axis] = n_groups;
     Tensor y = Tensor::allocate(x.dtype, out);
-    Tensor indices = Tensor::allocate(DType::kInt64, {n_groups}), inverse = Tensor::allocate(DType::kInt64, {n});
+    Tensor indices = Tensor::allocate(DType::kInt64, {n_groups}),
+           inverse = Tensor::allocate(DType::kInt64, {n});
     Tensor n_each = Tensor::allocate(DType::kInt64, {n_groups});
     for (int64_t g = 0; g < n_groups; ++g) {
       const int64_t at = place[static_cast<size_t>(g)], from = first[static_cast<size_t>(g)];
       const int64_t row = inner * static_cast<int64_t>(dtype_size(x.dtype));
       for (int64_t o = 0; o < outer && row > 0; ++o)
-        std::memcpy(y.as<std::byte>() + (o * n_groups + at) * row, x.as<std::byte>() + (o * n + from) * row,
-                    static_cast<size_t>(row));
+        std::memcpy(y.as<std::byte>() + (o * n_groups + at) * row,
+                    x.as<std::byte>() + (o * n + from) * row, static_cast<size_t>(row));
       indices.as<int64_t>()[at] = from;
       n_each.as<int64_t>()[at] = counts[static_cast<size_t>(g)];
     }
-    for (int64_t i = 0; i < n; ++i) inverse.as<int64_t>()[i] = place[static_cast<size_t>(group[static_cast<size_t>(i)])];
+    for (int64_t i = 0; i < n; ++i)
+      inverse.as<int64_t>()[i] = place[static_cast<size_t>(group[static_cast<size_t>(i)])];
     const Tensor results[] = {y, indices, inverse, n_each};
     for (size_t i = 0; i < std::min<size_t>(4, n_outputs_); ++i)
       if (c.output(i)) *c.output(i) = results[i];
@@ -226,8 +241,10 @@ class Compress final : public Op {
     const Tensor &x = *c.input(0), &condition = *c.input(1);
     const bool* keep = condition.as<bool>();
     const int axis = flat_ ? 0 : axis_of(axis_, x.shape.rank());
-    const int64_t n = flat_ ? x.numel() : x.shape[axis], outer = flat_ ? 1 : product(x.shape, 0, axis);
-    const int64_t row = (flat_ ? 1 : product(x.shape, axis + 1, x.shape.rank())) * static_cast<int64_t>(dtype_size(x.dtype));
+    const int64_t n = flat_ ? x.numel() : x.shape[axis],
+                  outer = flat_ ? 1 : product(x.shape, 0, axis);
+    const int64_t row = (flat_ ? 1 : product(x.shape, axis + 1, x.shape.rank())) *
+                        static_cast<int64_t>(dtype_size(x.dtype));
     const int64_t count = std::count(keep, keep + condition.numel(), true);
     Shape out = flat_ ? Shape{count} : x.shape;
     if (!flat_) out[axis] = count;
@@ -250,7 +267,9 @@ class Compress final : public Op {
 class ReverseSequence final : public Op {
  public:
   ReverseSequence(const Node& node, const KernelContext& context)
-      : Op(node, context), batch_axis_(node.i("batch_axis", 1)), time_axis_(node.i("time_axis", 0)) {
+      : Op(node, context),
+        batch_axis_(node.i("batch_axis", 1)),
+        time_axis_(node.i("time_axis", 0)) {
     check((batch_axis_ == 0 && time_axis_ == 1) || (batch_axis_ == 1 && time_axis_ == 0),
           "batch_axis and time_axis are not 0 and 1");
   }
@@ -259,7 +278,8 @@ class ReverseSequence final : public Op {
     const Shape& x = c.shape(0);
     check(x.rank() >= 2, "the input has fewer than two dimensions");
     check_type(c.dtype(1), DType::kInt64, "sequence_lens");
-    check(c.shape(1) == Shape({x[static_cast<int>(batch_axis_)]}), "sequence_lens is not one number a batch entry");
+    check(c.shape(1) == Shape({x[static_cast<int>(batch_axis_)]}),
+          "sequence_lens is not one number a batch entry");
     dispatch_width(c.dtype(0), [](auto) {});
     c.set(0, c.dtype(0), x);
     return Inferred::kDone;
@@ -269,8 +289,10 @@ class ReverseSequence final : public Op {
     const int64_t* lengths = c.input(1)->as<int64_t>();
     std::byte* y = c.output(0)->as<std::byte>();
     const int64_t rows = x.shape[0], columns = x.shape[1];
-    const int64_t bytes = product(x.shape, 2, x.shape.rank()) * static_cast<int64_t>(dtype_size(x.dtype));
-    const int64_t n_time = time_axis_ == 0 ? rows : columns, n_batch = time_axis_ == 0 ? columns : rows;
+    const int64_t bytes =
+        product(x.shape, 2, x.shape.rank()) * static_cast<int64_t>(dtype_size(x.dtype));
+    const int64_t n_time = time_axis_ == 0 ? rows : columns,
+                  n_batch = time_axis_ == 0 ? columns : rows;
     for (int64_t b = 0; b < n_batch; ++b)
       check(lengths[b] >= 0 && lengths[b] <= n_time, "a sequence length is outside the time axis");
     if (bytes == 0) return;
@@ -279,7 +301,8 @@ class ReverseSequence final : public Op {
         const int64_t t = time_axis_ == 0 ? r : k, b = time_axis_ == 0 ? k : r;
         const int64_t source = t < lengths[b] ? lengths[b] - 1 - t : t;
         const int64_t from = time_axis_ == 0 ? source * columns + k : r * columns + source;
-        std::memcpy(y + (r * columns + k) * bytes, x.as<std::byte>() + from * bytes, static_cast<size_t>(bytes));
+        std::memcpy(y + (r * columns + k) * bytes, x.as<std::byte>() + from * bytes,
+                    static_cast<size_t>(bytes));
       }
   }
 
@@ -291,7 +314,9 @@ class ReverseSequence final : public Op {
 class Cumulative final : public Op {
  public:
   Cumulative(const Node& node, const KernelContext& context, bool product_of)
-      : Op(node, context), product_(product_of), exclusive_(node.i("exclusive", 0) != 0),
+      : Op(node, context),
+        product_(product_of),
+        exclusive_(node.i("exclusive", 0) != 0),
         reverse_(node.i("reverse", 0) != 0) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 2);
@@ -344,16 +369,26 @@ class Cumulative final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_top_k(const Node& n, const KernelContext& c) { return widened<TopK>(n, c); }
-std::unique_ptr<Kernel> make_non_zero(const Node& n, const KernelContext& c) { return std::make_unique<NonZero>(n, c); }
-std::unique_ptr<Kernel> make_unique_op(const Node& n, const KernelContext& c) { return std::make_unique<Unique>(n, c); }
+std::unique_ptr<Kernel> make_top_k(const Node& n, const KernelContext& c) {
+  return widened<TopK>(n, c);
+}
+std::unique_ptr<Kernel> make_non_zero(const Node& n, const KernelContext& c) {
+  return std::make_unique<NonZero>(n, c);
+}
+std::unique_ptr<Kernel> make_unique_op(const Node& n, const KernelContext& c) {
+  return std::make_unique<Unique>(n, c);
+}
 std::unique_ptr<Kernel> make_compress(const Node& n, const KernelContext& c) {
   return std::make_unique<Compress>(n, c);
 }
 std::unique_ptr<Kernel> make_reverse_sequence(const Node& n, const KernelContext& c) {
   return std::make_unique<ReverseSequence>(n, c);
 }
-std::unique_ptr<Kernel> make_cum_sum(const Node& n, const KernelContext& c) { return widened<Cumulative>(n, c, false); }
-std::unique_ptr<Kernel> make_cum_prod(const Node& n, const KernelContext& c) { return widened<Cumulative>(n, c, true); }
+std::unique_ptr<Kernel> make_cum_sum(const Node& n, const KernelContext& c) {
+  return widened<Cumulative>(n, c, false);
+}
+std::unique_ptr<Kernel> make_cum_prod(const Node& n, const KernelContext& c) {
+  return widened<Cumulative>(n, c, true);
+}
 
 }  // namespace wia

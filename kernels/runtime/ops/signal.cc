@@ -10,7 +10,8 @@ namespace {
 
 // One integer out of a scalar tensor.
 int64_t scalar_of(const Tensor& t, const std::string& where) {
-  require(t.numel() == 1 && (t.dtype == DType::kInt64 || t.dtype == DType::kInt32), where + ": a parameter is no integer");
+  require(t.numel() == 1 && (t.dtype == DType::kInt64 || t.dtype == DType::kInt32),
+          where + ": a parameter is no integer");
   return t.dtype == DType::kInt64 ? *t.as<int64_t>() : *t.as<int32_t>();
 }
 
@@ -30,7 +31,9 @@ constexpr int64_t kLongest = 1 << 20;
 class Dft final : public Op {
  public:
   Dft(const Node& node, const KernelContext& context)
-      : Op(node, context), inverse_(node.i("inverse", 0) != 0), onesided_(node.i("onesided", 0) != 0),
+      : Op(node, context),
+        inverse_(node.i("inverse", 0) != 0),
+        onesided_(node.i("onesided", 0) != 0),
         axis_attribute_(node.i("axis", 1)) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
@@ -90,9 +93,11 @@ class Dft final : public Op {
       if (source >= n_in_) continue;
       const T* at = x + ((o * n_in_ + source) * inner_ + in) * parts_;
       const double xr = static_cast<double>(at[0]);
-      const double xi = parts_ == 2 ? (mirrored ? -static_cast<double>(at[1]) : static_cast<double>(at[1])) : 0.0;
+      const double xi =
+          parts_ == 2 ? (mirrored ? -static_cast<double>(at[1]) : static_cast<double>(at[1])) : 0.0;
       const size_t angle = static_cast<size_t>(k * n % length_);
-      const double co = table_[2 * angle], si = inverse_ ? table_[2 * angle + 1] : -table_[2 * angle + 1];
+      const double co = table_[2 * angle],
+                   si = inverse_ ? table_[2 * angle + 1] : -table_[2 * angle + 1];
       re += xr * co - xi * si;
       im += xr * si + xi * co;
     }
@@ -114,7 +119,8 @@ class Dft final : public Op {
 
 class Stft final : public Op {
  public:
-  Stft(const Node& node, const KernelContext& context) : Op(node, context), onesided_(node.i("onesided", 1) != 0) {}
+  Stft(const Node& node, const KernelContext& context)
+      : Op(node, context), onesided_(node.i("onesided", 1) != 0) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 2);
     const Shape& x = c.shape(0);
@@ -125,8 +131,11 @@ class Stft final : public Op {
     step_ = scalar_of(*c.value(1), where_);
     check(step_ > 0, "frame_step is not positive");
     has_window_ = given(c, 2);
-    length_ = given(c, 3) ? scalar_of(*c.value(3), where_) : has_window_ ? c.shape(2).numel() : x[1];
-    check(length_ > 0 && length_ <= kLongest && length_ <= x[1], "frame_length does not fit the signal");
+    length_ = given(c, 3)   ? scalar_of(*c.value(3), where_)
+              : has_window_ ? c.shape(2).numel()
+                            : x[1];
+    check(length_ > 0 && length_ <= kLongest && length_ <= x[1],
+          "frame_length does not fit the signal");
     if (has_window_) {
       check_type(c.dtype(2), dtype_, "the window");
       check(c.shape(2) == Shape({length_}), "the window is not frame_length long");
@@ -149,13 +158,15 @@ class Stft final : public Op {
       c.pool().parallel_for(c.output(0)->numel() / 2, std::max<int64_t>(1, kGrain / length_),
                             [&](int64_t begin, int64_t end) {
                               for (int64_t i = begin; i < end; ++i) {
-                                const int64_t k = i % n_out_, frame = i / n_out_ % n_frames_, b = i / n_out_ / n_frames_;
+                                const int64_t k = i % n_out_, frame = i / n_out_ % n_frames_,
+                                              b = i / n_out_ / n_frames_;
                                 const T* at = x + (b * n_in_ + frame * step_) * parts_;
                                 double re = 0, im = 0;
                                 for (int64_t n = 0; n < length_; ++n) {
                                   const double w = window ? static_cast<double>(window[n]) : 1.0;
                                   const double xr = w * static_cast<double>(at[n * parts_]);
-                                  const double xi = parts_ == 2 ? w * static_cast<double>(at[n * 2 + 1]) : 0.0;
+                                  const double xi =
+                                      parts_ == 2 ? w * static_cast<double>(at[n * 2 + 1]) : 0.0;
                                   const size_t angle = static_cast<size_t>(k * n % length_);
                                   const double co = table_[2 * angle], si = -table_[2 * angle + 1];
                                   re += xr * co - xi * si;
@@ -179,7 +190,11 @@ class Stft final : public Op {
 class Window final : public Op {
  public:
   Window(const Node& node, const KernelContext& context, double a0, double a1, double a2)
-      : Op(node, context), a0_(a0), a1_(a1), a2_(a2), periodic_(node.i("periodic", 1) != 0),
+      : Op(node, context),
+        a0_(a0),
+        a1_(a1),
+        a2_(a2),
+        periodic_(node.i("periodic", 1) != 0),
         dtype_(static_cast<DType>(node.i("output_datatype", 1))) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
@@ -194,10 +209,13 @@ class Window final : public Op {
     const double period = static_cast<double>(periodic_ ? n_ : n_ - 1);
     types(dtype_, [&]<class T>() {
       for (int64_t i = 0; i < n_; ++i) {
-        const double angle = period > 0 ? 2 * std::numbers::pi * static_cast<double>(i) / period : 0.0;
+        const double angle =
+            period > 0 ? 2 * std::numbers::pi * static_cast<double>(i) / period : 0.0;
         const double v = a0_ - a1_ * std::cos(angle) + a2_ * std::cos(2 * angle);
-        if constexpr (std::is_integral_v<T>) c.output(0)->as<T>()[i] = saturated<T>(v);
-        else c.output(0)->as<T>()[i] = static_cast<T>(v);
+        if constexpr (std::is_integral_v<T>)
+          c.output(0)->as<T>()[i] = saturated<T>(v);
+        else
+          c.output(0)->as<T>()[i] = static_cast<T>(v);
       }
     });
   }
@@ -225,11 +243,13 @@ class MelWeightMatrix final : public Op {
     n_mel_ = scalar_of(*c.value(0), where_);
     length_ = scalar_of(*c.value(1), where_);
     rate_ = scalar_of(*c.value(2), where_);
-    check(n_mel_ > 0 && n_mel_ < 65536 && length_ > 0 && length_ <= kLongest && rate_ > 0, "a parameter is not positive, or too large");
+    check(n_mel_ > 0 && n_mel_ < 65536 && length_ > 0 && length_ <= kLongest && rate_ > 0,
+          "a parameter is not positive, or too large");
     for (size_t i = 0; i < 2; ++i) {
       const Tensor& edge = *c.value(3 + i);
       check(edge.numel() == 1, "an edge is not a scalar");
-      if (!dispatch<float, double>(edge.dtype, [&]<class T>() { edge_[i] = static_cast<double>(*edge.as<T>()); }))
+      if (!dispatch<float, double>(
+              edge.dtype, [&]<class T>() { edge_[i] = static_cast<double>(*edge.as<T>()); }))
         bad_type(edge.dtype);
       check(edge_[i] >= 0 && edge_[i] < 1e9, "an edge is negative or too large");
     }
@@ -239,24 +259,30 @@ class MelWeightMatrix final : public Op {
   void run(RunContext& c) override {
     const int64_t n_bins = length_ / 2 + 1;
     const auto mel = [](double f) { return 2595 * std::log1p(f / 700) / std::log(10.0); };
-    const double low = mel(edge_[0]), step = (mel(edge_[1]) - low) / static_cast<double>(n_mel_ + 2);
+    const double low = mel(edge_[0]),
+                 step = (mel(edge_[1]) - low) / static_cast<double>(n_mel_ + 2);
     std::vector<int64_t> bins;
     for (int64_t i = 0; i < n_mel_ + 2; ++i) {
-      const double f = 700 * std::expm1((static_cast<double>(i) * step + low) / 2595 * std::log(10.0));
-      bins.push_back(static_cast<int64_t>(std::floor(static_cast<double>(length_ + 1) * f / static_cast<double>(rate_))));
+      const double f =
+          700 * std::expm1((static_cast<double>(i) * step + low) / 2595 * std::log(10.0));
+      bins.push_back(static_cast<int64_t>(
+          std::floor(static_cast<double>(length_ + 1) * f / static_cast<double>(rate_))));
       check(bins.back() >= 0 && bins.back() < n_bins, "an edge is above half of the sample rate");
     }
     dispatch<float, double>(dtype_, [&]<class T>() {
       T* y = c.output(0)->as<T>();
       std::fill_n(y, n_bins * n_mel_, T{0});
       for (int64_t m = 0; m < n_mel_; ++m) {
-        const int64_t left = bins[static_cast<size_t>(m)], centre = bins[static_cast<size_t>(m) + 1];
+        const int64_t left = bins[static_cast<size_t>(m)],
+                      centre = bins[static_cast<size_t>(m) + 1];
         const int64_t right = bins[static_cast<size_t>(m) + 2];
         if (centre == left) y[centre * n_mel_ + m] = 1;
         for (int64_t j = left; centre > left && j <= centre; ++j)
-          y[j * n_mel_ + m] = static_cast<T>(static_cast<double>(j - left) / static_cast<double>(centre - left));
+          y[j * n_mel_ + m] =
+              static_cast<T>(static_cast<double>(j - left) / static_cast<double>(centre - left));
         for (int64_t j = centre; right > centre && j < right; ++j)
-          y[j * n_mel_ + m] = static_cast<T>(static_cast<double>(right - j) / static_cast<double>(right - centre));
+          y[j * n_mel_ + m] =
+              static_cast<T>(static_cast<double>(right - j) / static_cast<double>(right - centre));
       }
     });
   }
@@ -269,8 +295,12 @@ class MelWeightMatrix final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_dft(const Node& n, const KernelContext& c) { return widened<Dft>(n, c); }
-std::unique_ptr<Kernel> make_stft(const Node& n, const KernelContext& c) { return widened<Stft>(n, c); }
+std::unique_ptr<Kernel> make_dft(const Node& n, const KernelContext& c) {
+  return widened<Dft>(n, c);
+}
+std::unique_ptr<Kernel> make_stft(const Node& n, const KernelContext& c) {
+  return widened<Stft>(n, c);
+}
 std::unique_ptr<Kernel> make_hann_window(const Node& n, const KernelContext& c) {
   return std::make_unique<Window>(n, c, 0.5, 0.5, 0.0);
 }

@@ -37,19 +37,23 @@ class Softmax final : public Op {
     Tensor& y = *c.output(0);
     ScratchSlots slots(c.scratch(), row_bytes_, n_threads_);
     dispatch<float, double>(dtype_, [&]<class T>() {
-      c.pool().parallel_for(outer_ * inner_, std::max<int64_t>(1, kGrain / 4 / std::max<int64_t>(1, n_)),
+      c.pool().parallel_for(outer_ * inner_,
+                            std::max<int64_t>(1, kGrain / 4 / std::max<int64_t>(1, n_)),
                             [&](int64_t begin, int64_t end) {
                               if (inner_ == 1) {
-                                for (int64_t r = begin; r < end; ++r) row(x.as<T>() + r * n_, y.as<T>() + r * n_);
+                                for (int64_t r = begin; r < end; ++r)
+                                  row(x.as<T>() + r * n_, y.as<T>() + r * n_);
                                 return;
                               }
                               const ScratchSlots::Lease lease(slots);
                               T* buffer = lease.as<T>();
                               for (int64_t r = begin; r < end; ++r) {
                                 const int64_t at = r / inner_ * n_ * inner_ + r % inner_;
-                                for (int64_t i = 0; i < n_; ++i) buffer[i] = x.as<T>()[at + i * inner_];
+                                for (int64_t i = 0; i < n_; ++i)
+                                  buffer[i] = x.as<T>()[at + i * inner_];
                                 row(buffer, buffer);
-                                for (int64_t i = 0; i < n_; ++i) y.as<T>()[at + i * inner_] = buffer[i];
+                                for (int64_t i = 0; i < n_; ++i)
+                                  y.as<T>()[at + i * inner_] = buffer[i];
                               }
                             });
     });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Putting elements back where they came from, and small matrices: MaxUnpool, Col2Im, CenterCropPad, BitCast, Det.
+// Putting elements back where they came from, and small matrices: MaxUnpool, Col2Im, CenterCropPad,
+// BitCast, Det.
 #include <cmath>
 #include <cstring>
 
@@ -12,7 +13,9 @@ namespace {
 class MaxUnpool final : public Op {
  public:
   MaxUnpool(const Node& node, const KernelContext& context)
-      : Op(node, context), kernel_(node.ints("kernel_shape")), strides_(node.ints("strides")),
+      : Op(node, context),
+        kernel_(node.ints("kernel_shape")),
+        strides_(node.ints("strides")),
         pads_(node.ints("pads")) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 2);
@@ -20,14 +23,16 @@ class MaxUnpool final : public Op {
     check(x.rank() >= 3 && c.shape(1) == x, "the input and the indices differ in shape");
     check_type(c.dtype(1), DType::kInt64, "indices");
     const size_t n = static_cast<size_t>(x.rank() - 2);
-    check(kernel_.size() == n && (strides_.empty() || strides_.size() == n) && (pads_.empty() || pads_.size() == 2 * n),
+    check(kernel_.size() == n && (strides_.empty() || strides_.size() == n) &&
+              (pads_.empty() || pads_.size() == 2 * n),
           "kernel_shape, strides or pads have the wrong length");
     inner_ = x;
     for (size_t d = 0; d < n; ++d) {
       const int64_t stride = strides_.empty() ? 1 : strides_[d];
       const int64_t pads = pads_.empty() ? 0 : pads_[d] + pads_[d + n];
       constexpr int64_t kLimit = int64_t{1} << 31;
-      check(kernel_[d] > 0 && kernel_[d] < kLimit && stride > 0 && stride < kLimit && pads >= 0 && pads < kLimit,
+      check(kernel_[d] > 0 && kernel_[d] < kLimit && stride > 0 && stride < kLimit && pads >= 0 &&
+                pads < kLimit,
             "a kernel size, stride or pad is out of range");
       const int at = static_cast<int>(d) + 2;
       check(x[at] < kLimit, "the input is too large");
@@ -78,7 +83,10 @@ class MaxUnpool final : public Op {
 class Col2Im final : public Op {
  public:
   Col2Im(const Node& node, const KernelContext& context)
-      : Op(node, context), dilations_(node.ints("dilations")), pads_(node.ints("pads")), strides_(node.ints("strides")) {}
+      : Op(node, context),
+        dilations_(node.ints("dilations")),
+        pads_(node.ints("pads")),
+        strides_(node.ints("strides")) {}
   Inferred infer(InferContext& c) override {
     check_inputs(c, 3);
     if (c.dtype(0) != DType::kFloat32) bad_type(c.dtype(0));
@@ -86,7 +94,8 @@ class Col2Im final : public Op {
     const std::vector<int64_t> image = ints_of(*c.value(1)), block = ints_of(*c.value(2));
     const Shape& x = c.shape(0);
     const size_t n = image.size();
-    check(n >= 1 && n <= kMaxSpatial && block.size() == n, "image_shape and block_shape have not one to three numbers each");
+    check(n >= 1 && n <= kMaxSpatial && block.size() == n,
+          "image_shape and block_shape have not one to three numbers each");
     check(x.rank() == 3, "the input is not [N, C * block, L]");
     w_ = Window{};
     Shape out = {x[0], 0};
@@ -105,8 +114,10 @@ class Col2Im final : public Op {
       w_.dilation[d] = read(dilations_, 1, i);
       w_.pad_lo[d] = read(pads_, 0, i);
       w_.pad_hi[d] = read(pads_, 0, i + n);
-      check(w_.kernel[d] > 0 && w_.stride[d] > 0 && w_.dilation[d] > 0, "a block, stride or dilation is 0");
-      const int64_t room = w_.in[d] + w_.pad_lo[d] + w_.pad_hi[d] - (w_.kernel[d] - 1) * w_.dilation[d] - 1;
+      check(w_.kernel[d] > 0 && w_.stride[d] > 0 && w_.dilation[d] > 0,
+            "a block, stride or dilation is 0");
+      const int64_t room =
+          w_.in[d] + w_.pad_lo[d] + w_.pad_hi[d] - (w_.kernel[d] - 1) * w_.dilation[d] - 1;
       check(room >= 0, "the block is larger than the padded image");
       w_.out[d] = room / w_.stride[d] + 1;
       out.push_back(w_.in[d]);
@@ -128,9 +139,11 @@ class Col2Im final : public Op {
     c.pool().parallel_for(planes_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p)
         for (int64_t tap = 0; tap < taps_; ++tap) {
-          const int64_t k[3] = {tap / w_.kernel[2] / w_.kernel[1], tap / w_.kernel[2] % w_.kernel[1], tap % w_.kernel[2]};
+          const int64_t k[3] = {tap / w_.kernel[2] / w_.kernel[1],
+                                tap / w_.kernel[2] % w_.kernel[1], tap % w_.kernel[2]};
           for (int64_t col = 0; col < columns; ++col) {
-            const int64_t o[3] = {col / w_.out[2] / w_.out[1], col / w_.out[2] % w_.out[1], col % w_.out[2]};
+            const int64_t o[3] = {col / w_.out[2] / w_.out[1], col / w_.out[2] % w_.out[1],
+                                  col % w_.out[2]};
             int64_t at = 0;
             bool inside = true;
             for (int d = 0; d < 3; ++d) {
@@ -210,8 +223,10 @@ class BitCast final : public Op {
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
     const auto four_bits = [](DType d) { return d == DType::kInt4 || d == DType::kUint4; };
-    check(dtype_size(to_) == dtype_size(c.dtype(0)) && dtype_size(to_) > 0 && four_bits(to_) == four_bits(c.dtype(0)),
-          std::string("the widths of ") + dtype_name(c.dtype(0)) + " and " + dtype_name(to_) + " differ");
+    check(dtype_size(to_) == dtype_size(c.dtype(0)) && dtype_size(to_) > 0 &&
+              four_bits(to_) == four_bits(c.dtype(0)),
+          std::string("the widths of ") + dtype_name(c.dtype(0)) + " and " + dtype_name(to_) +
+              " differ");
     if (four_bits(to_) && to_ != c.dtype(0)) unsupported("4-bit types are not supported");
     c.set(0, to_, c.shape(0));
     return Inferred::kDone;
@@ -244,13 +259,16 @@ class Det final : public Op {
     c.set(0, dtype_, Shape(x.dims().first(static_cast<size_t>(x.rank() - 2))));
     return Inferred::kDone;
   }
-  size_t scratch_bytes() const override { return align64(static_cast<size_t>(Shape({n_, n_}).numel()) * sizeof(double)); }
+  size_t scratch_bytes() const override {
+    return align64(static_cast<size_t>(Shape({n_, n_}).numel()) * sizeof(double));
+  }
   void run(RunContext& c) override {
     double* a = reinterpret_cast<double*>(c.scratch());
     dispatch<float, double>(dtype_, [&]<class T>() {
       const int64_t count = c.output(0)->numel();
       for (int64_t m = 0; m < count; ++m) {
-        for (int64_t i = 0; i < n_ * n_; ++i) a[i] = static_cast<double>(c.input(0)->as<T>()[m * n_ * n_ + i]);
+        for (int64_t i = 0; i < n_ * n_; ++i)
+          a[i] = static_cast<double>(c.input(0)->as<T>()[m * n_ * n_ + i]);
         c.output(0)->as<T>()[m] = static_cast<T>(determinant(a));
       }
     });
@@ -286,11 +304,17 @@ class Det final : public Op {
 std::unique_ptr<Kernel> make_max_unpool(const Node& n, const KernelContext& c) {
   return std::make_unique<MaxUnpool>(n, c);
 }
-std::unique_ptr<Kernel> make_col2im(const Node& n, const KernelContext& c) { return widened<Col2Im>(n, c); }
+std::unique_ptr<Kernel> make_col2im(const Node& n, const KernelContext& c) {
+  return widened<Col2Im>(n, c);
+}
 std::unique_ptr<Kernel> make_center_crop_pad(const Node& n, const KernelContext& c) {
   return std::make_unique<CenterCropPad>(n, c);
 }
-std::unique_ptr<Kernel> make_bit_cast(const Node& n, const KernelContext& c) { return std::make_unique<BitCast>(n, c); }
-std::unique_ptr<Kernel> make_det(const Node& n, const KernelContext& c) { return widened<Det>(n, c); }
+std::unique_ptr<Kernel> make_bit_cast(const Node& n, const KernelContext& c) {
+  return std::make_unique<BitCast>(n, c);
+}
+std::unique_ptr<Kernel> make_det(const Node& n, const KernelContext& c) {
+  return widened<Det>(n, c);
+}
 
 }  // namespace wia

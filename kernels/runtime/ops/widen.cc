@@ -38,7 +38,9 @@ Tensor as_float(const Tensor& t) {
 class Widened final : public Kernel {
  public:
   Widened(std::unique_ptr<Kernel> inner, const KernelContext& context, uint32_t float_outputs)
-      : inner_(std::move(inner)), fmath_(select_fmath(context.isa)), float_outputs_(float_outputs) {}
+      : inner_(std::move(inner)),
+        fmath_(select_fmath(context.isa)),
+        float_outputs_(float_outputs) {}
 
   Inferred infer(InferContext& c) override {
     half_ = DType::kUndefined;
@@ -81,7 +83,8 @@ class Widened final : public Kernel {
     FloatRun view(*this, c);
     inner_->run(view);
     for (size_t i = 0; i < outputs_.size(); ++i)
-      if (outputs_[i].used && c.output(i)) from_float(outputs_[i].tensor.as<float>(), *c.output(i), fmath_, c.pool());
+      if (outputs_[i].used && c.output(i))
+        from_float(outputs_[i].tensor.as<float>(), *c.output(i), fmath_, c.pool());
   }
 
  private:
@@ -103,7 +106,9 @@ class Widened final : public Kernel {
     FloatInfer(Widened& owner, InferContext& c) : owner_(owner), c_(c) {}
     size_t n_inputs() const override { return c_.n_inputs(); }
     bool has(size_t i) const override { return c_.has(i); }
-    DType dtype(size_t i) const override { return is_half(c_.dtype(i)) ? DType::kFloat32 : c_.dtype(i); }
+    DType dtype(size_t i) const override {
+      return is_half(c_.dtype(i)) ? DType::kFloat32 : c_.dtype(i);
+    }
     const Shape& shape(size_t i) const override { return c_.shape(i); }
     const Tensor* value(size_t i) const override {
       const Tensor* v = c_.value(i);
@@ -155,12 +160,15 @@ class Widened final : public Kernel {
 
 }  // namespace
 
-std::unique_ptr<Kernel> widen(std::unique_ptr<Kernel> inner, const KernelContext& context, uint32_t float_outputs) {
+std::unique_ptr<Kernel> widen(std::unique_ptr<Kernel> inner, const KernelContext& context,
+                              uint32_t float_outputs) {
   return std::make_unique<Widened>(std::move(inner), context, float_outputs);
 }
 
-std::shared_ptr<const Tensor> constant_float(const Node& node, const KernelContext& context, size_t input) {
-  if (input >= node.inputs.size() || !context.graph->is_constant(node.inputs[input])) return nullptr;
+std::shared_ptr<const Tensor> constant_float(const Node& node, const KernelContext& context,
+                                             size_t input) {
+  if (input >= node.inputs.size() || !context.graph->is_constant(node.inputs[input]))
+    return nullptr;
   const std::shared_ptr<Tensor>& t = context.graph->values[node.inputs[input]].constant;
   if (t->dtype == DType::kFloat32) return t;
   if (!is_half(t->dtype)) return nullptr;

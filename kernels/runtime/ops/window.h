@@ -15,7 +15,8 @@ inline constexpr int kMaxSpatial = 3;
 // One to three spatial dimensions, the missing outer ones of size 1.
 struct Window {
   int64_t in[kMaxSpatial] = {1, 1, 1}, out[kMaxSpatial] = {1, 1, 1};
-  int64_t kernel[kMaxSpatial] = {1, 1, 1}, stride[kMaxSpatial] = {1, 1, 1}, dilation[kMaxSpatial] = {1, 1, 1};
+  int64_t kernel[kMaxSpatial] = {1, 1, 1}, stride[kMaxSpatial] = {1, 1, 1},
+          dilation[kMaxSpatial] = {1, 1, 1};
   int64_t pad_lo[kMaxSpatial] = {0, 0, 0}, pad_hi[kMaxSpatial] = {0, 0, 0};
 
   int64_t n_in() const { return in[0] * in[1] * in[2]; }
@@ -34,11 +35,15 @@ struct Window {
 class WindowAttributes {
  public:
   explicit WindowAttributes(const Node& node)
-      : where_(node.where()), auto_pad_(node.s("auto_pad", "NOTSET")), kernel_(node.ints("kernel_shape")),
-        strides_(node.ints("strides")), dilations_(node.ints("dilations")), pads_(node.ints("pads")),
+      : where_(node.where()),
+        auto_pad_(node.s("auto_pad", "NOTSET")),
+        kernel_(node.ints("kernel_shape")),
+        strides_(node.ints("strides")),
+        dilations_(node.ints("dilations")),
+        pads_(node.ints("pads")),
         ceil_(node.i("ceil_mode", 0) != 0) {
-    need(auto_pad_.empty() || auto_pad_ == "NOTSET" || auto_pad_ == "VALID" || auto_pad_ == "SAME_UPPER" ||
-             auto_pad_ == "SAME_LOWER",
+    need(auto_pad_.empty() || auto_pad_ == "NOTSET" || auto_pad_ == "VALID" ||
+             auto_pad_ == "SAME_UPPER" || auto_pad_ == "SAME_LOWER",
          "auto_pad '" + auto_pad_ + "' is not known");
   }
 
@@ -60,20 +65,23 @@ class WindowAttributes {
         const int64_t room = w.in[d] + w.pad_lo[d] + w.pad_hi[d] - span;
         need(room >= 0, "the kernel is larger than the padded input " + x.str());
         w.out[d] = room / w.stride[d] + 1;
-        if (ceil_ && room % w.stride[d] != 0 && w.out[d] * w.stride[d] < w.in[d] + w.pad_lo[d]) ++w.out[d];
+        if (ceil_ && room % w.stride[d] != 0 && w.out[d] * w.stride[d] < w.in[d] + w.pad_lo[d])
+          ++w.out[d];
       }
     }
     return w;
   }
 
   // For ConvTranspose: `out` of the input's size, from output_shape or output_padding.
-  Window fit_transposed(const Shape& x, std::vector<int64_t> kernel, const std::vector<int64_t>& output_shape,
+  Window fit_transposed(const Shape& x, std::vector<int64_t> kernel,
+                        const std::vector<int64_t>& output_shape,
                         const std::vector<int64_t>& output_padding) const {
     Window w = start(x, kernel);
     const int n = x.rank() - 2, lead = kMaxSpatial - n;
     const bool same = auto_pad_ == "SAME_UPPER" || auto_pad_ == "SAME_LOWER";
     const size_t nn = static_cast<size_t>(n);
-    need(output_padding.empty() || output_padding.size() == nn, "output_padding has not one number a dimension");
+    need(output_padding.empty() || output_padding.size() == nn,
+         "output_padding has not one number a dimension");
     need(output_shape.empty() || output_shape.size() == nn || output_shape.size() == nn + 2,
          "output_shape has not one number a dimension");
     for (int i = 0; i < n; ++i) {
@@ -84,7 +92,8 @@ class WindowAttributes {
       need(extra >= 0 && extra < kLimit, "output_padding is negative or too large");
       const int64_t full = w.stride[d] * (w.in[d] - 1) + extra + span;
       if (!output_shape.empty() || same) {
-        w.out[d] = output_shape.empty() ? w.in[d] * w.stride[d] : output_shape[output_shape.size() - nn + at];
+        w.out[d] = output_shape.empty() ? w.in[d] * w.stride[d]
+                                        : output_shape[output_shape.size() - nn + at];
         need(w.out[d] >= 0 && w.out[d] < kLimit, "output_shape is negative or too large");
         const int64_t total = std::max<int64_t>(0, full - w.out[d]);
         w.pad_lo[d] = auto_pad_ == "SAME_UPPER" ? total / 2 : total - total / 2;
@@ -107,7 +116,8 @@ class WindowAttributes {
   Window start(const Shape& x, std::vector<int64_t>& kernel) const {
     const int n = x.rank() - 2, lead = kMaxSpatial - n;
     if (n > kMaxSpatial)
-      fail(WIA_ERROR_NOT_SUPPORTED, where_ + ": " + std::to_string(n) + " spatial dimensions are not supported");
+      fail(WIA_ERROR_NOT_SUPPORTED,
+           where_ + ": " + std::to_string(n) + " spatial dimensions are not supported");
     need(n >= 1, "the input " + x.str() + " has no spatial dimension");
     const size_t nn = static_cast<size_t>(n);
     if (kernel.empty()) kernel = kernel_;
