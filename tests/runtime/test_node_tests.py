@@ -44,4 +44,5 @@ def test_the_document_names_every_operator() -> None:
     assert not missing, "run python tests/runtime/node_cases.py --write"
     passed = len(MUST_PASS)
     print(f"node tests: {passed} passed, {len(eligible())} eligible, {len(all_cases())} in all")
-    assert f"{passed} of those pass" in text.replace("\n", " "), "run python tests/runtime/node_cases.py --write"
+    other_version = f"of onnx {node_cases.onnx.__version__}," not in text
+    assert other_version or f"{passed} of those pass" in text, "run python tests/runtime/node_cases.py --write"
