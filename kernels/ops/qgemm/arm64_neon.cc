@@ -67,7 +67,8 @@ void tile(const QGemmBlock& q, size_t row) {
       WIA_STEP(3)
       WIA_STEP(4)
       WIA_STEP(5)
-      WIA_STEP(6) WIA_STEP(7)
+      WIA_STEP(6)
+      WIA_STEP(7)
 #undef WIA_STEP
           w += 8 * kLanes;
     }
