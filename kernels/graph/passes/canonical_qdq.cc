@@ -281,6 +281,8 @@ void shapes_of_levels(Graph& graph) {
 // The file need not say the types of values; these nodes do.
 void state_types(Graph& graph) {
   for (auto& node : graph.nodes) {
+    if (is_dequantize(node.get()) && node->inputs.size() > 1 && !node->has("output_dtype"))
+      graph.values[node->outputs[0]].dtype = graph.values[node->inputs[1]].dtype;
     const std::optional<Grid> grid = grid_of(graph, *node);
     if (!grid) continue;
     const bool quantizes = is_quantize(node.get());
