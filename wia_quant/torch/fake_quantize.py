@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fake quantization in training: the forward pass is equations (1) and (2), the backward pass is straight through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.ao.quantization.fake_quantize import FakeQuantizeBase
+
+from wia_quant.affine import QParams, QType
+from wia_quant.errors import CalibrationError
+from wia_quant.torch.observers import Observer
+
+
+class FakeQuantize(FakeQuantizeBase):
+    """Observes what passes, then replaces it by what its integers stand for.
+
+    A torch.ao ``FakeQuantizeBase``, so that torch.ao's own prepare functions and switches
+    (``model.apply(torch.ao.quantization.disable_observer)``) know it.
+
+    Attributes:
+        qtype: the grid.
+        axis: the axis of per-channel scales, >= 0; None per tensor.
+        observer: chooses the range.
+        scale: buffer, float32; shape [] or [n].
+        zero_point: buffer, int32; the shape of ``scale``.
+    """
+
+    def __init__(
+        self,
+        observer: Callable[[], Observer],
+        qtype: QType,
+        axis: int | None = None,
+        factory_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        # FakeQuantizeBase.__init__ would add tensor flags, whose branches torch.export cannot trace.
+        torch.nn.Module.__init__(self)
+        self.qtype = qtype
+        self.axis = axis
+        self.observer = observer()
+        device = (factory_kwargs or {}).get("device")
+        self.register_buffer("scale", torch.ones((), dtype=torch.float32, device=device))
+        self.register_buffer("zero_point", torch.full((), qtype.middle, dtype=torch.int32, device=device))
+        self.observing = True
+        self.quantizing = True
+        #: Observe in evaluation mode too: post-training calibration.
+        self.always_observe = False
+
+    # What torch.ao reads of a fake quantizer.
+    is_per_channel = property(lambda self: self.axis is not None)
+    ch_axis = property(lambda self: -1 if self.axis is None else self.axis)
+    quant_min = property(lambda self: self.qtype.qmin)
+    quant_max = property(lambda self: self.qtype.qmax)
+    dtype = property(lambda self: {np.dtype(np.uint8): torch.quint8}.get(self.qtype.dtype, torch.qint8))
+
+    @property
+    def qscheme(self) -> torch.qscheme:
+        """torch's name of the scheme."""
+        if self.axis is not None:
+            return torch.per_channel_symmetric
+        return torch.per_tensor_symmetric if self.qtype.symmetric else torch.per_tensor_affine
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.observing and self._observes_now():
+            self.observer.observe(x.detach())
+            self.set_qparams(self.observer.qparams(self.qtype, self.axis))
+        if not self.quantizing:
+            return x
+        return fake_quantize(x, self.scale, self.zero_point, self.qtype.qmin, self.qtype.qmax, self.axis)
+
+    def _observes_now(self) -> bool:
+        """Ranges of activations move in training; those of weights are the weights' own, whatever the mode."""
+        return self.training or self.always_observe or not self.observer.seen or not self.observer.has_history
+
+    def set_qparams(self, qp: QParams) -> None:
+        """Puts ``qp`` in force."""
+        self.scale = torch.from_numpy(np.array(qp.scale)).to(self.scale.device)
+        self.zero_point = torch.from_numpy(np.array(qp.zero_point, dtype=np.int32)).to(self.zero_point.device)
+
+    def qparams(self) -> QParams:
+        """The parameters in force.
+
+        Raises:
+            CalibrationError: nothing was observed or loaded yet.
+        """
+        if not self.observer.seen:
+            raise CalibrationError("a fake quantizer saw no data; run the prepared model on samples before export")
+        zero_point = self.zero_point.cpu().numpy().astype(self.qtype.dtype)
+        return QParams(self.qtype, self.scale.cpu().numpy(), zero_point, self.axis)
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.scale, self.zero_point
+
+    def enable_fake_quant(self, enabled: bool = True) -> None:
+        self.quantizing = bool(enabled)
+
+    def disable_fake_quant(self) -> None:
+        self.quantizing = False
+
+    def enable_observer(self, enabled: bool = True) -> None:
+        self.observing = bool(enabled)
+
+    def disable_observer(self) -> None:
+        self.observing = False
+
+    def extra_repr(self) -> str:
+        shape = "per tensor" if self.axis is None else f"axis {self.axis}"
+        scale = self.scale.reshape(-1)
+        return f"{self.qtype.name}, {shape}, scale {float(scale[0]):.4g}{', ...' if scale.numel() > 1 else ''}"
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {
+            "observing": self.observing,
+            "quantizing": self.quantizing,
+            "always_observe": self.always_observe,
+            "observer": self.observer.state(),
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.observing, self.quantizing = state["observing"], state["quantizing"]
+        self.always_observe = state["always_observe"]
+        self.observer.load_state(state["observer"])
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:  # Any: torch's own signature
+        # A fresh module holds scalars; the checkpoint's shape decides.
+        for name in ("scale", "zero_point"):
+            if prefix + name in state_dict:
+                loaded = state_dict[prefix + name]
+                setattr(self, name, torch.empty_like(loaded, device=getattr(self, name).device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def fake_quantize(
+    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, qmin: int, qmax: int, axis: int | None = None
+) -> torch.Tensor:
+    """``dequantize(quantize(x))``, equations (1) and (2); the gradient passes where ``x`` did not saturate.
+
+    Args:
+        x: float32, any shape.
+        scale: float32; [] or [n].
+        zero_point: integers; the shape of ``scale``.
+        qmin: smallest level.
+        qmax: largest level.
+        axis: the axis of per-channel parameters, None per tensor.
+    """
+    if axis is None:
+        zp = int(zero_point)
+        return _StraightThroughPerTensor.apply(x, scale, qmin - zp, qmax - zp)  # type: ignore[no-any-return]
+    shape = [1] * x.dim()
+    shape[axis] = -1
+    zp_t = zero_point.reshape(shape)
+    return _StraightThroughPerAxis.apply(x, scale.reshape(shape), qmin - zp_t, qmax - zp_t)  # type: ignore[no-any-return]
+
+
+class _StraightThroughPerTensor(torch.autograd.Function):
+    """Levels are counted from the zero point: saturation at [lo, hi] = [qmin - zp, qmax - zp], no shift needed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, lo: int, hi: int) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.bounds = ((lo - 0.5) * float(scale), (hi + 0.5) * float(scale))
+        # In place: four passes over one buffer.
+        y = torch.div(x, scale)
+        return y.round_().clamp_(lo, hi).nan_to_num_(nan=0.0).mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        lo, hi = ctx.bounds
+        return torch.ops.aten.hardtanh_backward(grad, x, lo, hi), None, None, None
+
+
+class _StraightThroughPerAxis(torch.autograd.Function):
+    """As per tensor; scale, lo and hi broadcast against x. For weights: small, so the mask is simply kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, lo: torch.Tensor, hi: torch.Tensor) -> torch.Tensor:
+        level = torch.div(x, scale).round_()
+        ctx.save_for_backward((level >= lo) & (level <= hi))
+        return torch.clamp(level, lo, hi).mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+        (inside,) = ctx.saved_tensors
+        return grad * inside, None, None, None

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained model with everything that moves made constant: what torch's exporter can read.
+
+BatchNorms are folded with their trained statistics, fake quantizers become torch's plain fake-quantize functions
+(docs/adr: the exporter translates those exactly), nothing of torch.ao or of ours is left in the graph.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+
+import torch
+from torch import nn
+
+from wia_quant.affine import QParams
+from wia_quant.torch.fake_quantize import FakeQuantize
+from wia_quant.torch.product import QuantizedProduct, multiply
+
+
+class FrozenQuantizer(nn.Module):
+    """``torch.fake_quantize_per_{tensor,channel}_affine`` with constant parameters."""
+
+    def __init__(self, qp: QParams) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.from_numpy(qp.scale.copy()))
+        self.register_buffer("zero_point", torch.from_numpy(qp.zero_point.astype("int32")))
+        self.axis = qp.axis
+        # Symmetric narrow levels never reach -128; torch's exporter takes the whole type only.
+        self.qmin, self.qmax = (-128, 127) if qp.qtype.dtype == "int8" else (qp.qtype.qmin, qp.qtype.qmax)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.axis is None:
+            return torch.fake_quantize_per_tensor_affine(x, self.scale, self.zero_point, self.qmin, self.qmax)
+        return torch.fake_quantize_per_channel_affine(
+            x, self.scale, self.zero_point, self.axis, self.qmin, self.qmax
+        )
+
+
+class FrozenProduct(nn.Module):
+    """A product whose folded weight passes a frozen quantizer."""
+
+    def __init__(self, trained: QuantizedProduct) -> None:
+        super().__init__()
+        weight, bias = trained.folded()
+        trained.weight_fake_quantize(weight.detach())  # its range is that of the final weight
+        self.product = trained.product
+        self.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
+        self.quantizer = FrozenQuantizer(trained.weight_fake_quantize.qparams())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return multiply(self.product, x, self.quantizer(self.weight), self.bias)
+
+
+def freeze(model: nn.Module) -> nn.Module:
+    """A frozen copy of a prepared model, in evaluation mode.
+
+    Raises:
+        CalibrationError: a fake quantizer never saw data.
+    """
+    found = copy.deepcopy(model).eval()
+    for name, module in list(found.named_modules()):
+        if isinstance(module, QuantizedProduct):
+            _replace(found, name, FrozenProduct(module))
+        elif isinstance(module, FakeQuantize) and not name.endswith("weight_fake_quantize"):
+            _replace(found, name, FrozenQuantizer(module.qparams()))
+    if "forward" in found.__dict__:
+        # torch.export wants a forward of the class: give the copy a class of its own.
+        forward = found.__dict__.pop("forward").__func__
+        found.__class__ = types.new_class(type(found).__name__, (type(found),), {}, lambda ns: ns.update(forward=forward))
+    return found
+
+
+def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, module)

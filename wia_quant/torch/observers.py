@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a fake quantizer watches to choose its range."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, Protocol
+
+import torch
+
+from wia_quant.affine import QParams, QType, Range, choose_qparams, choose_qparams_per_axis
+from wia_quant.errors import CalibrationError
+
+#: torch.ao's default weight of a new batch.
+AVERAGING_CONSTANT: Final = 0.01
+
+
+class Observer(Protocol):
+    """Statistics of the tensors that pass, and the parameters they ask for."""
+
+    seen: bool
+    #: False when only the last tensor counts, as for weights.
+    has_history: bool
+
+    def observe(self, x: torch.Tensor) -> None:
+        """Takes in one batch. Raises CalibrationError on NaN or infinity."""
+        ...
+
+    def qparams(self, qtype: QType, axis: int | None) -> QParams:
+        """The parameters for what was observed."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        ...
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes back what ``state`` gave."""
+        ...
+
+
+class MinMaxObserver:
+    """The smallest and the largest value ever seen."""
+
+    has_history = True
+
+    def __init__(self) -> None:
+        self.lo, self.hi, self.seen = 0.0, 0.0, False
+
+    def observe(self, x: torch.Tensor) -> None:
+        lo, hi = _finite_ends(x)
+        self._take(lo, hi)
+        self.seen = True
+
+    def _take(self, lo: float, hi: float) -> None:
+        self.lo, self.hi = (min(self.lo, lo), max(self.hi, hi)) if self.seen else (lo, hi)
+
+    def qparams(self, qtype: QType, axis: int | None) -> QParams:
+        return choose_qparams(Range.around_zero(self.lo, self.hi), qtype)
+
+    def ends(self) -> torch.Tensor:
+        """[lo, hi] as float64, for processes to agree on."""
+        return torch.tensor([self.lo, self.hi], dtype=torch.float64)
+
+    def state(self) -> dict[str, Any]:
+        return {"lo": self.lo, "hi": self.hi, "seen": self.seen}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.lo, self.hi, self.seen = float(state["lo"]), float(state["hi"]), bool(state["seen"])
+
+
+class MovingAverageMinMaxObserver(MinMaxObserver):
+    """Ends that follow each batch's ends by a share, as torch.ao's observer of this name."""
+
+    def __init__(self, averaging_constant: float = AVERAGING_CONSTANT) -> None:
+        super().__init__()
+        self._c = averaging_constant
+
+    def _take(self, lo: float, hi: float) -> None:
+        if self.seen:
+            lo, hi = self.lo + self._c * (lo - self.lo), self.hi + self._c * (hi - self.hi)
+        self.lo, self.hi = lo, hi
+
+
+class AbsMaxObserver:
+    """The largest magnitude of the weight as it is now, of each output channel or (``axis`` None) of all."""
+
+    has_history = False
+
+    def __init__(self) -> None:
+        self._w = torch.zeros(0)
+        self.seen = False
+
+    def observe(self, x: torch.Tensor) -> None:
+        self._w, self.seen = x, True
+
+    def qparams(self, qtype: QType, axis: int | None) -> QParams:
+        others = [i for i in range(self._w.dim()) if i != axis]
+        absmax = self._w.abs().amax(dim=others) if others else self._w.abs()
+        if not bool(torch.isfinite(absmax).all()):
+            raise CalibrationError("a weight contains NaN or infinity")
+        if axis is None:
+            return choose_qparams(Range(-float(absmax), float(absmax)), qtype)
+        return choose_qparams_per_axis(absmax.cpu().numpy(), qtype, axis)
+
+    def state(self) -> dict[str, Any]:
+        return {"seen": False}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.seen = False
+
+
+def _finite_ends(x: torch.Tensor) -> tuple[float, float]:
+    if x.numel() == 0:
+        raise CalibrationError("an empty tensor was observed")
+    lo, hi = (float(v) for v in torch.aminmax(x))  # aminmax propagates NaN
+    if not (math.isfinite(lo) and math.isfinite(hi)):
+        raise CalibrationError("an activation contains NaN or infinity")
+    return lo, hi

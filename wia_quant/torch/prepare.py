@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a float torch model train, or be calibrated, as the integers it will become.
+
+The model is traced once (torch.fx). Every Conv, transposed Conv, Linear and Embedding, with the BatchNorm that follows
+it, becomes a QuantizedProduct at the same path; a FakeQuantize is put on every tensor that the exported model
+quantizes. Nothing has to be fused by hand, and functional code (``x + y``, ``F.relu``, ``torch.cat``) is quantized too.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from torch import fx, nn
+from torch.ao.quantization import QConfig
+
+from wia_quant.errors import UsageError, WiaError
+from wia_quant.torch.fake_quantize import FakeQuantize
+from wia_quant.torch.product import CHANNEL_AXIS, BatchNorm, QuantizedProduct
+from wia_quant.torch.qconfig import get_default_qat_qconfig, get_default_qconfig
+from wia_quant.torch.roles import FUNCTIONS, METHODS, MODULES, Role
+
+#: The submodule that holds the activations' fake quantizers.
+QUANTIZERS: Final = "wia_activation_quantizers"
+
+
+class PrepareError(WiaError):
+    """A torch model that cannot be prepared: it cannot be traced, or is prepared already."""
+
+
+@dataclass
+class Preparation:
+    """What ``prepare_qat`` did; kept on the model as ``wia_preparation``.
+
+    Attributes:
+        quantized: node -> role, in the order of execution.
+        left_float: node -> why.
+    """
+
+    quantized: dict[str, str] = field(default_factory=dict)
+    left_float: dict[str, str] = field(default_factory=dict)
+
+
+def prepare_qat(
+    model: nn.Module, *, qconfig: QConfig | None = None, exclude: Iterable[str] = (), inplace: bool = False
+) -> nn.Module:
+    """The model ready for quantization-aware training.
+
+    Args:
+        model: in training mode. A submodule whose ``qconfig`` attribute is None stays float, as in torch.
+        qconfig: for all; default the model's ``qconfig`` attribute, else ``get_default_qat_qconfig("wia")``.
+        exclude: names of submodules that stay float, with all they hold.
+        inplace: change ``model`` itself.
+
+    Raises:
+        PrepareError: the model cannot be traced, or is prepared already.
+        UsageError: a name of ``exclude`` is no submodule.
+    """
+    chosen = qconfig or getattr(model, "qconfig", None) or get_default_qat_qconfig()
+    return _prepare(model, chosen, exclude, inplace)
+
+
+def prepare(
+    model: nn.Module, *, qconfig: QConfig | None = None, exclude: Iterable[str] = (), inplace: bool = False
+) -> nn.Module:
+    """The model ready for post-training calibration: run it on samples, then ``convert`` it.
+
+    Activations pass unchanged while they are observed. Arguments and errors as ``prepare_qat``.
+    """
+    chosen = qconfig or getattr(model, "qconfig", None) or get_default_qconfig()
+    prepared = _prepare(model.eval() if inplace else copy.deepcopy(model).eval(), chosen, exclude, True)
+    for module in prepared.modules():
+        if isinstance(module, FakeQuantize) and module.axis is None:
+            module.quantizing = False
+            module.always_observe = True
+    return prepared
+
+
+def convert(model: nn.Module, *, inplace: bool = False) -> nn.Module:
+    """A prepared model with its ranges fixed: it computes what the exported file computes."""
+    found = model if inplace else copy.deepcopy(model)
+    for module in found.modules():
+        if isinstance(module, FakeQuantize):
+            module.qparams() if module.axis is None else None
+            module.quantizing = True
+            module.always_observe = False
+            module.observing = module.axis is not None
+    return found.eval()
+
+
+def _prepare(model: nn.Module, qconfig: QConfig, exclude: Iterable[str], inplace: bool) -> nn.Module:
+    if hasattr(model, QUANTIZERS):
+        raise PrepareError("the model is prepared already")
+    if not inplace:
+        model = copy.deepcopy(model)
+    excluded = _excluded(model, exclude)
+    graph = _trace(model)
+    made = Preparation()
+    _fuse_products(model, graph, qconfig, excluded, made)
+    _insert_quantizers(model, graph, qconfig, excluded, made)
+    graph.lint()
+    traced = fx.GraphModule(model, graph)
+    # The graph's forward on the user's own object: its class, attributes and references stay.
+    model.forward = types.MethodType(type(traced).forward, model)
+    model.wia_graph = graph  # type: ignore[assignment]
+    model.wia_preparation = made  # type: ignore[assignment]
+    return model
+
+
+class _Tracer(fx.Tracer):
+    """torch.nn modules are leaves, and so are ours and any other submodule with a qconfig of None."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, QuantizedProduct) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _trace(model: nn.Module) -> fx.Graph:
+    try:
+        return _Tracer().trace(model)
+    except Exception as error:  # whatever the user's forward raises under tracing
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        raise PrepareError(
+            f"{type(model).__name__} cannot be traced: {reason}; branches on tensor values and *args defeat torch.fx:"
+            " prepare its submodules one by one, or use the PT2E flow (wia_quant.torch.WiaQuantizer)"
+        ) from error
+
+
+def _excluded(model: nn.Module, names: Iterable[str]) -> frozenset[str]:
+    known = dict(model.named_modules())
+    for name in names:
+        if name not in known:
+            near = ", ".join(n for n in known if name in n or n.endswith(name.split(".")[-1])) or "see named_modules()"
+            raise UsageError(f"exclude '{name}': the model has no such submodule; {near}")
+    by_qconfig = {n for n, m in known.items() if n and "qconfig" in m.__dict__ and m.__dict__["qconfig"] is None}
+    roots = by_qconfig | set(names)
+    return frozenset(n for n in known if any(n == r or n.startswith(r + ".") for r in roots))
+
+
+def _fuse_products(
+    model: nn.Module, graph: fx.Graph, qconfig: QConfig, excluded: frozenset[str], made: Preparation
+) -> None:
+    modules = dict(model.named_modules())
+    calls: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op == "call_module":
+            calls[node.target] = calls.get(node.target, 0) + 1
+    done: set[str] = set()
+    for node in list(graph.nodes):
+        product = modules.get(str(node.target)) if node.op == "call_module" else None
+        if product is None or type(product) not in CHANNEL_AXIS or node.target in done or node.target in excluded:
+            continue
+        after = next(iter(node.users)) if len(node.users) == 1 else None
+        bn = modules.get(str(after.target)) if after is not None and after.op == "call_module" else None
+        fold = (
+            isinstance(bn, BatchNorm)
+            and bn.track_running_stats
+            and not isinstance(product, nn.Embedding)
+            and calls[node.target] == 1
+            and calls[str(after.target)] == 1  # type: ignore[union-attr]
+        )
+        weight = qconfig.weight()
+        if weight.axis is not None:
+            weight.axis = CHANNEL_AXIS[type(product)]
+        replacement = QuantizedProduct(product, bn if fold else None, weight)
+        _set_module(model, str(node.target), replacement)
+        done.add(str(node.target))
+        if fold and after is not None:
+            _set_module(model, str(after.target), nn.Identity())
+            after.replace_all_uses_with(node)
+            graph.erase_node(after)
+
+
+def _set_module(model: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, module)
+
+
+def _insert_quantizers(
+    model: nn.Module, graph: fx.Graph, qconfig: QConfig, excluded: frozenset[str], made: Preparation
+) -> None:
+    roles = {node: _role(model, node, excluded, made) for node in graph.nodes}
+    groups = _Groups()
+    wanted: set[fx.Node] = set()
+    for node, role in roles.items():
+        if role is Role.FLOAT:
+            continue
+        inputs = _tensor_inputs(model, node)
+        if role is Role.MOVER:
+            continue
+        made.quantized[node.name] = role.name.lower()
+        if not (role is Role.CLIP and _is_fused(node, roles)):
+            wanted.update(_grid_of(n, roles) for n in inputs)
+        if role is Role.CONCAT:
+            for n in inputs:
+                groups.join(_grid_of(n, roles), node)
+        if not _output_stays_float(node, roles):
+            wanted.add(node)
+    holder = nn.ModuleDict()
+    model.add_module(QUANTIZERS, holder)
+    for node in graph.nodes:
+        if node not in wanted:
+            continue
+        key = groups.find(node).name
+        if key not in holder:
+            holder[key] = qconfig.activation()
+        with graph.inserting_after(node):
+            quantized = graph.call_module(f"{QUANTIZERS}.{key}", (node,))
+        # A float operator reads what the integers stand for where they exist, and the reals of a float source.
+        from_float = roles[node] is Role.FLOAT
+        readers = [u for u in node.users if u is not quantized and not (from_float and roles[u] is Role.FLOAT)]
+        for reader in readers:
+            reader.replace_input_with(node, quantized)
+
+
+class _Groups:
+    """Nodes that share one fake quantizer (union-find; the first node in the graph stands for its group)."""
+
+    def __init__(self) -> None:
+        self._parent: dict[fx.Node, fx.Node] = {}
+
+    def find(self, node: fx.Node) -> fx.Node:
+        """The node that stands for ``node``'s group."""
+        while (parent := self._parent.get(node, node)) is not node:
+            node = parent
+        return node
+
+    def join(self, a: fx.Node, b: fx.Node) -> None:
+        """Makes the groups of ``a`` and ``b`` one."""
+        ra, rb = self.find(a), self.find(b)
+        if ra is not rb:
+            self._parent[rb] = ra
+
+
+def _role(model: nn.Module, node: fx.Node, excluded: frozenset[str], made: Preparation) -> Role:
+    role: Role | None
+    if node.op == "call_module":
+        module = model.get_submodule(str(node.target))
+        role = Role.PRODUCT if isinstance(module, QuantizedProduct) else MODULES.get(type(module))
+        if str(node.target) in excluded:
+            made.left_float[node.name] = "excluded"
+            return Role.FLOAT
+        if role is None:
+            made.left_float[node.name] = f"{type(module).__name__} has no integer form"
+        return role or Role.FLOAT
+    if _is_number(node):
+        return Role.FLOAT
+    if node.op == "call_function":
+        role = FUNCTIONS.get(node.target)  # type: ignore[arg-type]
+    elif node.op == "call_method":
+        role = METHODS.get(str(node.target))
+    else:
+        return Role.FLOAT
+    inside = next((n for n in reversed((node.meta.get("nn_module_stack") or {}).values()) if n[0] in excluded), None)
+    if inside is not None:
+        made.left_float[node.name] = "excluded"
+        return Role.FLOAT
+    if role is None:
+        made.left_float[node.name] = f"{getattr(node.target, '__name__', node.target)} has no integer form"
+    return role or Role.FLOAT
+
+
+def _tensor_inputs(model: nn.Module, node: fx.Node) -> list[fx.Node]:
+    """The inputs that hold reals: not the indices of an embedding, not the sizes of a view."""
+    if node.op == "call_module":
+        module = model.get_submodule(str(node.target))
+        indices = isinstance(module, QuantizedProduct) and isinstance(module.product, nn.Embedding)
+        return [] if indices else [a for a in node.args if isinstance(a, fx.Node)][:1]
+    return [n for n in node.all_input_nodes if not _is_number(n)]
+
+
+def _is_number(node: fx.Node) -> bool:
+    """True for sizes and what is computed of sizes alone."""
+    if node.op == "call_method":
+        return node.target in ("size", "dim", "numel")
+    if node.op != "call_function":
+        return False
+    if node.target is getattr and node.args[1] in ("shape", "ndim", "dtype", "device"):
+        return True
+    inputs = node.all_input_nodes
+    return bool(inputs) and all(_is_number(n) for n in inputs)
+
+
+def _grid_of(node: fx.Node, roles: Mapping[fx.Node, Role]) -> fx.Node:
+    """The node whose quantizer puts ``node``'s values on their grid: movers pass it on."""
+    while roles[node] is Role.MOVER:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_fused(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
+    before = node.all_input_nodes[0]
+    return roles[before] in (Role.PRODUCT, Role.ARITHMETIC) and len(before.users) == 1
+
+
+def _output_stays_float(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
+    users = list(node.users)
+    if len(users) == 1 and roles[users[0]] is Role.CLIP and roles[node] in (Role.PRODUCT, Role.ARITHMETIC):
+        return True  # the clip's own output is quantized
+    return all(_leads_to_output_only(u, roles) for u in users)
+
+
+def _leads_to_output_only(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
+    if node.op == "output":
+        return True
+    return roles[node] in (Role.MOVER, Role.FLOAT) and all(_leads_to_output_only(u, roles) for u in node.users)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conv, transposed Conv, Linear and Embedding in training: the weight is fake-quantized as it will be exported.
+
+A BatchNorm that follows is folded the same way in training, evaluation and export: the weight that is quantized is
+``weight * gamma / sqrt(running_var + eps)`` (Krishnamoorthi 2018, section 3.2.2), the statistics are the trained ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from wia_quant.torch.fake_quantize import FakeQuantize
+
+BatchNorm = nn.modules.batchnorm._BatchNorm
+_ConvNd = nn.modules.conv._ConvNd
+_ConvTransposeNd = nn.modules.conv._ConvTransposeNd
+
+#: A folded scale below this would divide 0 by 0 in training where gamma is 0, as zero-initialised residuals have it.
+_SMALLEST_FOLD: Final = 1e-8
+
+_CONV_TRANSPOSE: Final[Mapping[type[nn.Module], Callable[..., torch.Tensor]]] = MappingProxyType(
+    {
+        nn.ConvTranspose1d: functional.conv_transpose1d,
+        nn.ConvTranspose2d: functional.conv_transpose2d,
+        nn.ConvTranspose3d: functional.conv_transpose3d,
+    }
+)
+#: The modules that a QuantizedProduct can hold, and the weight axis of their output channels.
+CHANNEL_AXIS: Final[Mapping[type[nn.Module], int]] = MappingProxyType(
+    {
+        nn.Conv1d: 0,
+        nn.Conv2d: 0,
+        nn.Conv3d: 0,
+        nn.ConvTranspose1d: 1,
+        nn.ConvTranspose2d: 1,
+        nn.ConvTranspose3d: 1,
+        nn.Linear: 0,
+        nn.Embedding: 0,
+    }
+)
+
+
+class QuantizedProduct(nn.Module):
+    """A product, its BatchNorm if one follows, and the fake quantizer of its weight.
+
+    Attributes of the product (``weight``, ``stride`` ...) are found here too.
+    """
+
+    def __init__(self, product: nn.Module, bn: nn.Module | None, weight_fake_quantize: FakeQuantize) -> None:
+        super().__init__()
+        self.product = product
+        self.bn = bn
+        self.weight_fake_quantize = weight_fake_quantize
+        self.batch_norm_frozen = False
+        self.train(product.training)
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the product has
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("product"), name)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.bn is None:
+            weight = self.weight_fake_quantize(self.product.weight)
+            return self._multiply(x, weight, getattr(self.product, "bias", None))
+        if self.training and not self.batch_norm_frozen:
+            return self._forward_with_batch_statistics(x)
+        weight, bias = self.folded()
+        return self._multiply(x, self.weight_fake_quantize(weight), bias)
+
+    def _forward_with_batch_statistics(self, x: torch.Tensor) -> torch.Tensor:
+        fold = self._fold()
+        safe = torch.where(fold.abs() < _SMALLEST_FOLD, torch.full_like(fold, _SMALLEST_FOLD), fold)
+        weight = self.weight_fake_quantize(self.product.weight * self._along_channels(safe))
+        y = self._multiply(x, weight, None)
+        shape = [1, -1] + [1] * (y.dim() - 2)
+        y = y / safe.reshape(shape)
+        if self.product.bias is not None:
+            y = y + self.product.bias.reshape(shape)
+        out: torch.Tensor = self.bn(y)  # type: ignore[misc]  # bn is not None here
+        return out
+
+    def folded(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The float weight and bias with the BatchNorm folded in by its running statistics."""
+        if self.bn is None:
+            return self.product.weight, getattr(self.product, "bias", None)
+        fold = self._fold()
+        shift = -self.bn.running_mean * fold
+        if self.bn.bias is not None:
+            shift = shift + self.bn.bias
+        if self.product.bias is not None:
+            shift = shift + self.product.bias * fold
+        return self.product.weight * self._along_channels(fold), shift
+
+    def _fold(self) -> torch.Tensor:
+        bn: Any = self.bn
+        fold = torch.rsqrt(bn.running_var + bn.eps)
+        return fold if bn.weight is None else bn.weight * fold
+
+    def _along_channels(self, v: torch.Tensor) -> torch.Tensor:
+        weight = self.product.weight
+        axis = CHANNEL_AXIS[type(self.product)]
+        if axis == 0:
+            return v.reshape([-1] + [1] * (weight.dim() - 1))
+        # ConvTranspose [in, out / groups, ...]: the output channel of (i, j) is group(i) * (out / groups) + j.
+        groups = self.product.groups
+        per_group = v.reshape(groups, 1, -1).expand(groups, weight.shape[0] // groups, -1)
+        return per_group.reshape(weight.shape[0], weight.shape[1], *[1] * (weight.dim() - 2))
+
+    def _multiply(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return multiply(self.product, x, weight, bias)
+
+
+def multiply(product: nn.Module, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """What ``product`` computes, with another weight and bias."""
+    p: Any = product
+    if isinstance(product, _ConvTransposeNd):
+        f = _CONV_TRANSPOSE[type(product)]
+        return f(x, weight, bias, p.stride, p.padding, p.output_padding, p.groups, p.dilation)
+    if isinstance(product, _ConvNd):
+        return p._conv_forward(x, weight, bias)  # type: ignore[no-any-return]  # padding modes included
+    if isinstance(product, nn.Embedding):
+        return functional.embedding(x, weight, p.padding_idx)
+    return functional.linear(x, weight, bias)
+
+
+def freeze_batch_norm(model: nn.Module, frozen: bool = True) -> nn.Module:
+    """From now on BatchNorms use, and keep, their running statistics, as they will after export.
+
+    Usual schedule: for the last third of the training (Krishnamoorthi 2018, section 3.2.2).
+    """
+    for module in model.modules():
+        if isinstance(module, QuantizedProduct):
+            module.batch_norm_frozen = frozen
+            if module.bn is not None:
+                module.bn.train(module.training and not frozen)
+    return model

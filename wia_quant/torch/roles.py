@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of torch modules and functions: what quantization makes of each."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Role(Enum):
+    """What a node does to the grids of its tensors."""
+
+    PRODUCT = "multiplies by a weight: input quantized, output quantized"
+    ARITHMETIC = "integers in, integers out, a scale of its own"
+    CONCAT = "all inputs and the output share one scale"
+    CLIP = "monotone: no quantizer between it and a product or a sum before it"
+    TABLE = "a function of one value: quantizers on both sides"
+    MOVER = "moves values: output on the grid of the input"
+    FLOAT = "stays float"
+
+
+MODULES: Final[Mapping[type[nn.Module], Role]] = MappingProxyType(
+    {
+        nn.Conv1d: Role.PRODUCT,
+        nn.Conv2d: Role.PRODUCT,
+        nn.Conv3d: Role.PRODUCT,
+        nn.ConvTranspose1d: Role.PRODUCT,
+        nn.ConvTranspose2d: Role.PRODUCT,
+        nn.ConvTranspose3d: Role.PRODUCT,
+        nn.Linear: Role.PRODUCT,
+        nn.Embedding: Role.PRODUCT,
+        nn.ReLU: Role.CLIP,
+        nn.ReLU6: Role.CLIP,
+        nn.Hardtanh: Role.CLIP,
+        nn.LeakyReLU: Role.TABLE,
+        nn.ELU: Role.TABLE,
+        nn.Hardswish: Role.TABLE,
+        nn.Hardsigmoid: Role.TABLE,
+        nn.Sigmoid: Role.TABLE,
+        nn.SiLU: Role.TABLE,
+        nn.GELU: Role.TABLE,
+        nn.Tanh: Role.TABLE,
+        nn.Mish: Role.TABLE,
+        nn.Softplus: Role.TABLE,
+        nn.AvgPool1d: Role.ARITHMETIC,
+        nn.AvgPool2d: Role.ARITHMETIC,
+        nn.AdaptiveAvgPool1d: Role.ARITHMETIC,
+        nn.AdaptiveAvgPool2d: Role.ARITHMETIC,
+        nn.Upsample: Role.ARITHMETIC,
+        nn.MaxPool1d: Role.MOVER,
+        nn.MaxPool2d: Role.MOVER,
+        nn.MaxPool3d: Role.MOVER,
+        nn.Identity: Role.MOVER,
+        nn.Dropout: Role.MOVER,
+        nn.Dropout1d: Role.MOVER,
+        nn.Dropout2d: Role.MOVER,
+        nn.Flatten: Role.MOVER,
+        nn.Unflatten: Role.MOVER,
+        nn.PixelShuffle: Role.MOVER,
+        nn.ZeroPad2d: Role.MOVER,
+    }
+)
+
+FUNCTIONS: Final[Mapping[Callable[..., Any], Role]] = MappingProxyType(
+    {
+        operator.add: Role.ARITHMETIC,
+        operator.iadd: Role.ARITHMETIC,
+        operator.sub: Role.ARITHMETIC,
+        operator.mul: Role.ARITHMETIC,
+        operator.imul: Role.ARITHMETIC,
+        operator.matmul: Role.ARITHMETIC,
+        torch.add: Role.ARITHMETIC,
+        torch.sub: Role.ARITHMETIC,
+        torch.mul: Role.ARITHMETIC,
+        torch.matmul: Role.ARITHMETIC,
+        torch.bmm: Role.ARITHMETIC,
+        torch.mean: Role.ARITHMETIC,
+        functional.avg_pool2d: Role.ARITHMETIC,
+        functional.adaptive_avg_pool2d: Role.ARITHMETIC,
+        functional.interpolate: Role.ARITHMETIC,
+        torch.cat: Role.CONCAT,
+        torch.concat: Role.CONCAT,
+        functional.relu: Role.CLIP,
+        functional.relu6: Role.CLIP,
+        functional.hardtanh: Role.CLIP,
+        torch.relu: Role.CLIP,
+        functional.leaky_relu: Role.TABLE,
+        functional.hardswish: Role.TABLE,
+        functional.hardsigmoid: Role.TABLE,
+        functional.silu: Role.TABLE,
+        functional.gelu: Role.TABLE,
+        functional.mish: Role.TABLE,
+        torch.sigmoid: Role.TABLE,
+        torch.tanh: Role.TABLE,
+        functional.max_pool2d: Role.MOVER,
+        functional.dropout: Role.MOVER,
+        torch.flatten: Role.MOVER,
+        torch.reshape: Role.MOVER,
+        torch.transpose: Role.MOVER,
+        torch.permute: Role.MOVER,
+        torch.squeeze: Role.MOVER,
+        torch.unsqueeze: Role.MOVER,
+        torch.chunk: Role.MOVER,
+        torch.split: Role.MOVER,
+        operator.getitem: Role.MOVER,
+    }
+)
+
+METHODS: Final[Mapping[str, Role]] = MappingProxyType(
+    {
+        "add": Role.ARITHMETIC,
+        "add_": Role.ARITHMETIC,
+        "mul": Role.ARITHMETIC,
+        "matmul": Role.ARITHMETIC,
+        "mean": Role.ARITHMETIC,
+        "relu": Role.CLIP,
+        "relu_": Role.CLIP,
+        "sigmoid": Role.TABLE,
+        "tanh": Role.TABLE,
+        "flatten": Role.MOVER,
+        "view": Role.MOVER,
+        "reshape": Role.MOVER,
+        "transpose": Role.MOVER,
+        "permute": Role.MOVER,
+        "contiguous": Role.MOVER,
+        "squeeze": Role.MOVER,
+        "unsqueeze": Role.MOVER,
+        "chunk": Role.MOVER,
+        "split": Role.MOVER,
+    }
+)
