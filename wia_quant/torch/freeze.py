@@ -32,9 +32,7 @@ class FrozenQuantizer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.axis is None:
             return torch.fake_quantize_per_tensor_affine(x, self.scale, self.zero_point, self.qmin, self.qmax)
-        return torch.fake_quantize_per_channel_affine(
-            x, self.scale, self.zero_point, self.axis, self.qmin, self.qmax
-        )
+        return torch.fake_quantize_per_channel_affine(x, self.scale, self.zero_point, self.axis, self.qmin, self.qmax)
 
 
 class FrozenProduct(nn.Module):
@@ -68,7 +66,9 @@ def freeze(model: nn.Module) -> nn.Module:
     if "forward" in found.__dict__:
         # torch.export wants a forward of the class: give the copy a class of its own.
         forward = found.__dict__.pop("forward").__func__
-        found.__class__ = types.new_class(type(found).__name__, (type(found),), {}, lambda ns: ns.update(forward=forward))
+        found.__class__ = types.new_class(
+            type(found).__name__, (type(found),), {}, lambda ns: ns.update(forward=forward)
+        )
     return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from torch.ao.quantization import QConfig, QConfigMapping
 from wia_quant.affine import INT8, INT8_NARROW
 from wia_quant.errors import UsageError
 from wia_quant.torch.fake_quantize import FakeQuantize
+from wia_quant.torch.lsq import LearnedFakeQuantize
 from wia_quant.torch.observers import (
     AbsMaxObserver,
     MinMaxObserver,
@@ -110,11 +110,14 @@ def _holders() -> list[ModuleType]:
     return [sys.modules[name] for name in _HOLDERS if name in sys.modules]
 
 
+def get_lsq_qconfig() -> QConfig:
+    """As ``get_default_qat_qconfig``, with scales that are learned after ``start_learning(model)``."""
+    return QConfig(
+        activation=LearnedFakeQuantize.with_args(observer=MovingAverageMinMaxObserver, qtype=INT8),
+        weight=LearnedFakeQuantize.with_args(observer=AbsMaxObserver, qtype=INT8_NARROW, axis=0),
+    )
+
+
 def _require_wia(backend: str) -> None:
     if backend != BACKEND:
         raise UsageError(f"backend '{backend}' is not ours; use '{BACKEND}', or torch.ao's function for its backends")
-
-
-#: For qconfigs of one's own: ``activation(MinMaxObserver)``.
-activation: Final = partial(FakeQuantize.with_args, qtype=INT8)
-weight: Final = FakeQuantize.with_args(observer=AbsMaxObserver, qtype=INT8_NARROW, axis=0)

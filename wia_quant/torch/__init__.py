@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantization-aware training and post-training quantization of PyTorch models, exported to the one format.
+
+``import wia_quant.torch`` also teaches torch's own functions the backend ``"wia"``:
+``torch.quantization.get_default_qat_qconfig("wia")``.
+"""
+
+from wia_quant.errors import MissingExtraError
+
+try:
+    import torch as _torch  # noqa: F401  # only to say what is missing
+except ImportError as error:
+    raise MissingExtraError("PyTorch is not installed; install it with: pip install 'wia-quant[torch]'") from error
+
+from wia_quant.torch.fake_quantize import FakeQuantize
+from wia_quant.torch.freeze import freeze
+from wia_quant.torch.lsq import LearnedFakeQuantize, start_learning
+from wia_quant.torch.prepare import PrepareError, convert, prepare, prepare_qat
+from wia_quant.torch.product import freeze_batch_norm
+from wia_quant.torch.qconfig import (
+    get_default_qat_qconfig,
+    get_default_qat_qconfig_mapping,
+    get_default_qconfig,
+    get_default_qconfig_mapping,
+    get_lsq_qconfig,
+    register,
+    unregister,
+)
+
+__all__ = [
+    "FakeQuantize",
+    "LearnedFakeQuantize",
+    "PrepareError",
+    "convert",
+    "freeze",
+    "freeze_batch_norm",
+    "get_default_qat_qconfig",
+    "get_default_qat_qconfig_mapping",
+    "get_default_qconfig",
+    "get_default_qconfig_mapping",
+    "get_lsq_qconfig",
+    "prepare",
+    "prepare_qat",
+    "register",
+    "start_learning",
+    "unregister",
+]
+
+register()
