@@ -114,6 +114,15 @@ def choose_qparams(rng: Range, qtype: QType) -> QParams:
     return QParams(qtype, np.array(scale, dtype=np.float32), np.array(zero_point, dtype=qtype.dtype))
 
 
+def range_of(qp: QParams) -> Range:
+    """The range that a per-tensor grid spans; ``choose_qparams`` gives ``qp`` back to the bit."""
+    if qp.axis is not None:
+        raise ValueError("a grid per axis has no single range")
+    scale, zero_point = float(qp.scale), int(qp.zero_point)
+    # Exact: a float32 times an 8- or 16-bit integer fits a double, and so does the difference of two such.
+    return Range((qp.qtype.qmin - zero_point) * scale, (qp.qtype.qmax - zero_point) * scale)
+
+
 def choose_qparams_per_axis(absmax: FloatArray, qtype: QType, axis: int) -> QParams:
     """Symmetric parameters, one per channel, from the largest magnitudes ``absmax`` [n]; equation (6).
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trained model with everything that moves made constant: what torch's exporter can read.
 
-BatchNorms are folded with their trained statistics, fake quantizers become torch's plain fake-quantize functions
-(docs/adr: the exporter translates those exactly), nothing of torch.ao or of ours is left in the graph.
+BatchNorms are folded with their trained statistics, fake quantizers become
+one operator with constant parameters that is translated exactly (marker.py).
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ from __future__ import annotations
 import copy
 import types
 
+import numpy as np
 import torch
 from torch import nn
 
 from wia_quant.affine import QParams
 from wia_quant.torch.fake_quantize import FakeQuantize
+from wia_quant.torch.marker import quantize_dequantize
 from wia_quant.torch.product import QuantizedProduct, multiply
 
 
 class FrozenQuantizer(nn.Module):
-    """``torch.fake_quantize_per_{tensor,channel}_affine`` with constant parameters."""
+    """Q then DQ with constant parameters, as one operator that the exporter translates."""
 
     def __init__(self, qp: QParams) -> None:
         super().__init__()
-        self.register_buffer("scale", torch.from_numpy(qp.scale.copy()))
-        self.register_buffer("zero_point", torch.from_numpy(qp.zero_point.astype("int32")))
-        self.axis = qp.axis
-        # Symmetric narrow levels never reach -128; torch's exporter takes the whole type only.
-        self.qmin, self.qmax = (-128, 127) if qp.qtype.dtype == "int8" else (qp.qtype.qmin, qp.qtype.qmax)
+        self.register_buffer("scale", torch.from_numpy(np.array(qp.scale)))
+        self.register_buffer("zero_point", torch.from_numpy(np.array(qp.zero_point)))
+        self.axis = -1 if qp.axis is None else qp.axis
+        self.qmin, self.qmax = qp.qtype.qmin, qp.qtype.qmax
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.axis is None:
-            return torch.fake_quantize_per_tensor_affine(x, self.scale, self.zero_point, self.qmin, self.qmax)
-        return torch.fake_quantize_per_channel_affine(x, self.scale, self.zero_point, self.axis, self.qmin, self.qmax)
+        scale, zero_point = self.get_buffer("scale"), self.get_buffer("zero_point")
+        return quantize_dequantize(x, scale, zero_point, self.axis, self.qmin, self.qmax)
 
 
 class FrozenProduct(nn.Module):

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prepared torch model -> a .wia.onnx file that computes what was trained."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
+import torch
+from torch import nn
+
+from wia_quant.errors import ExportError
+from wia_quant.files import replacing
+from wia_quant.graph import save
+from wia_quant.targets.target import DEFAULT
+from wia_quant.torch.freeze import freeze
+from wia_quant.torch.marker import translations
+from wia_quant.trained import export_trained
+
+#: The newest opset that every runtime of the day optimizes int8 activations of.
+OPSET: Final = 18
+
+
+def export(
+    model: nn.Module,
+    example: Any,  # Any: a tensor, a tuple of tensors, or a dict by argument name
+    path: str | Path | None = None,
+    *,
+    input_names: list[str] | None = None,
+    output_names: list[str] | None = None,
+    dynamic_batch: bool = True,
+    target: str = DEFAULT,
+    force: bool = False,
+) -> onnx.ModelProto:
+    """Writes a prepared model in the wia-quantized ONNX format and returns it.
+
+    Args:
+        model: what ``prepare_qat`` or ``prepare`` returned, trained or calibrated; not changed.
+        example: inputs as the model takes them: a tensor, a tuple, or a dict by argument name.
+        path: the file; None only returns the model.
+        input_names: of the file; default the arguments' names.
+        output_names: of the file.
+        dynamic_batch: axis 0 of every input is open.
+        target: a built-in target or a .json file.
+        force: overwrite ``path``.
+
+    Raises:
+        CalibrationError: a fake quantizer that saw no data.
+        ExportError: torch cannot export the model; names the operator or module.
+    """
+    frozen = freeze(model)
+    proto = to_onnx(frozen, example, input_names, output_names, dynamic_batch)
+    written = export_trained(proto, source="torch", target=target)
+    if path is not None:
+        with replacing(Path(path), force=force) as temporary:
+            save(written.model, temporary)
+    return written.model
+
+
+def to_onnx(
+    model: nn.Module,
+    example: Any,
+    input_names: list[str] | None = None,
+    output_names: list[str] | None = None,
+    dynamic_batch: bool = True,
+) -> onnx.ModelProto:
+    """torch.onnx.export without its chatter; one error in our words when it fails."""
+    args, kwargs = _arguments(example)
+    dynamic = _dynamic(args, kwargs) if dynamic_batch else None
+    try:
+        with warnings.catch_warnings(), _quiet():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                model,
+                args,
+                kwargs=kwargs,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=input_names,
+                output_names=output_names,
+                dynamic_shapes=dynamic,
+                external_data=False,
+                verbose=False,
+                custom_translation_table=translations(),
+            )
+    except Exception as error:  # the exporter raises many kinds
+        raise ExportError(f"torch cannot export {type(model).__name__}: {_reason(error)}") from error
+    assert program is not None
+    proto: onnx.ModelProto = program.model_proto
+    return proto
+
+
+def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return (tuple(example) if isinstance(example, tuple | list) else (example,)), {}
+
+
+def _dynamic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Axis 0 of each tensor named batch, in the structure that torch.export wants."""
+    batch = torch.export.Dim.DYNAMIC
+
+    def axes(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return {0: batch} if value.dim() else None
+        if isinstance(value, tuple | list):
+            return tuple(axes(v) for v in value)
+        return {k: axes(v) for k, v in value.items()} if isinstance(value, Mapping) else None
+
+    return {k: axes(v) for k, v in kwargs.items()} if kwargs else tuple(axes(a) for a in args)
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """torch's exporter logs packages it would like and prints its steps; errors still come as exceptions."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost message, where the operator or the line of the user's code stands."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a model whose grids come from training: the same plan, the same writer as after calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from wia_quant.affine import Range, range_of
+from wia_quant.errors import ExportError
+from wia_quant.exporters.encodings import Encodings, take_apart
+from wia_quant.policy import Plan, decide
+from wia_quant.prepare import prepare
+from wia_quant.quantizer import Written, write
+from wia_quant.targets.target import DEFAULT, load_target
+
+
+def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8", target: str = DEFAULT) -> Written:
+    """The wia-quantized form of a QDQ model as a framework's exporter writes it.
+
+    Args:
+        proto: float weights and activations, each with the QuantizeLinear and DequantizeLinear of its training.
+        source: where the grids come from, for the recipe: "torch qat".
+        scheme: a name of ``policy.SCHEMES``.
+        target: a built-in target or a .json file.
+
+    Raises:
+        ExportError: grids that are not constant, that differ where the format needs one, or that no integer
+            operator would use.
+    """
+    encodings = take_apart(proto)
+    device = load_target(target)
+    prepared = prepare(encodings.model, opset=13)
+    without: dict[str, str] = {}
+    plan = decide(prepared.model, scheme, {}, device)
+    while missing := _readers_without_grid(plan, encodings):
+        if not set(missing) - set(without):
+            raise ExportError(f"'{next(iter(missing))}' needs a grid that training did not make")
+        without |= missing
+        plan = decide(prepared.model, scheme, {}, device, keep_float=without)
+    ranges = _ranges(plan, encodings)
+    unused = sorted(set(encodings.activations) - set(plan.activations))
+    if unused:
+        raise ExportError(
+            f"'{unused[0]}' was trained on a grid, but no integer operator makes or reads it;"
+            f" without its quantizer the file would compute something else ({len(unused)} such tensors)"
+        )
+    choices = {"calibrator": source, "without_grid": without}
+    return write(prepared, plan, ranges, device, choices=choices, calibration={"data": {"kind": source}})
+
+
+def _readers_without_grid(plan: Plan, encodings: Encodings) -> dict[str, str]:
+    """The integer nodes of groups that training put on no grid -> why they stay float."""
+    known = {a.group for name, a in plan.activations.items() if name in encodings.activations}
+    found: dict[str, str] = {}
+    for name, activation in plan.activations.items():
+        if activation.group not in known:
+            for node in sorted(plan.integer_readers.get(name, ())):
+                found[node] = f"training put '{name}' on no grid"
+    return found
+
+
+def _ranges(plan: Plan, encodings: Encodings) -> Mapping[str, Range]:
+    """Tensor -> the range of its trained grid; a group's members without a grid of their own take the group's."""
+    by_group: dict[str, tuple[str, Range]] = {}
+    for name, activation in plan.activations.items():
+        if name not in encodings.activations:
+            continue
+        span = range_of(encodings.activations[name])
+        first, known = by_group.setdefault(activation.group, (name, span))
+        if known != span:
+            raise ExportError(
+                f"'{first}' and '{name}' must share one grid, but training put them on two: {known} and {span}"
+            )
+    return {name: by_group[plan.activations[name].group][1] for name in plan.observe}
