@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx
 
 from wia_quant.affine import Range, range_of
 from wia_quant.errors import ExportError
-from wia_quant.exporters.encodings import Encodings, take_apart
+from wia_quant.exporters.encodings import Encodings, TrainedWeight, take_apart
+from wia_quant.graph import Model
+from wia_quant.grids import Scales, WeightKey, uses_of_weights
 from wia_quant.policy import Plan, decide
 from wia_quant.prepare import prepare
 from wia_quant.quantizer import Written, write
@@ -47,7 +50,9 @@ def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8",
             f" without its quantizer the file would compute something else ({len(unused)} such tensors)"
         )
     choices = {"calibrator": source, "without_grid": without}
-    return write(prepared, plan, ranges, device, choices=choices, calibration={"data": {"kind": source}})
+    scales = _weight_scales(prepared.model, plan, encodings)
+    data = {"data": {"kind": source}}
+    return write(prepared, plan, ranges, device, weights=scales, choices=choices, calibration=data)
 
 
 def _readers_without_grid(plan: Plan, encodings: Encodings) -> dict[str, str]:
@@ -59,6 +64,38 @@ def _readers_without_grid(plan: Plan, encodings: Encodings) -> dict[str, str]:
             for node in sorted(plan.integer_readers.get(name, ())):
                 found[node] = f"training put '{name}' on no grid"
     return found
+
+
+def _weight_scales(model: Model, plan: Plan, encodings: Encodings) -> dict[WeightKey, Scales]:
+    """The trained scales of every planned weight, along the axis that the format gives it.
+
+    A weight that folding transposed has another name: it is found by its values.
+    """
+    found: dict[WeightKey, Scales] = {}
+    for tensor, axis in uses_of_weights(plan):
+        w = model.floats(tensor)
+        trained = next((t for name, t in encodings.weights.items() if name == tensor), None) or next(
+            (t for t in map(_transposed, encodings.weights.values()) if np.array_equal(t.values, w)), None
+        )
+        if trained is None:
+            continue  # float in training, too: a constant of the graph
+        if trained.axis is None and axis is not None:
+            found[(tensor, axis)] = np.broadcast_to(trained.scale, (w.shape[axis],)).astype(np.float32)
+        elif trained.axis == axis:
+            found[(tensor, axis)] = trained.scale
+        else:
+            raise ExportError(
+                f"weight '{tensor}' was trained with scales along axis {trained.axis}, the file needs"
+                f" {'one scale' if axis is None else f'axis {axis}'}; train with a qconfig of that granularity"
+            )
+    return found
+
+
+def _transposed(weight: TrainedWeight) -> TrainedWeight:
+    if weight.values.ndim != 2:
+        return weight
+    axis = None if weight.axis is None else 1 - weight.axis
+    return TrainedWeight(weight.values.T, axis, weight.scale)
 
 
 def _ranges(plan: Plan, encodings: Encodings) -> Mapping[str, Range]:

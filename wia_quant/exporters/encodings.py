@@ -22,18 +22,33 @@ _GRIDS: dict[int, QType] = {TensorProto.INT8: INT8, TensorProto.UINT8: UINT8}
 
 
 @dataclass(frozen=True)
+class TrainedWeight:
+    """A weight and its grid.
+
+    Attributes:
+        values: float32.
+        axis: of the scales; None per tensor.
+        scale: float32, [] or [n].
+    """
+
+    values: npt.NDArray[np.float32]
+    axis: int | None
+    scale: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class Encodings:
     """What training decided.
 
     Attributes:
         model: the float model: no QuantizeLinear or DequantizeLinear left.
         activations: tensor -> its grid.
-        weights: weight -> (axis or None, scales float32 [] or [n]).
+        weights: weight -> its values and scales.
     """
 
     model: onnx.ModelProto
     activations: Mapping[str, QParams]
-    weights: Mapping[str, tuple[int | None, npt.NDArray[np.float32]]]
+    weights: Mapping[str, TrainedWeight]
 
 
 def take_apart(proto: onnx.ModelProto) -> Encodings:
@@ -45,7 +60,7 @@ def take_apart(proto: onnx.ModelProto) -> Encodings:
     model = onnx.ModelProto()
     model.CopyFrom(proto)
     activations: dict[str, QParams] = {}
-    weights: dict[str, tuple[int | None, npt.NDArray[np.float32]]] = {}
+    weights: dict[str, TrainedWeight] = {}
     for view in view_model(model).graphs:
         real: dict[str, str] = {}
         for tensor in view.dequantized.values():
@@ -53,9 +68,10 @@ def take_apart(proto: onnx.ModelProto) -> Encodings:
                 raise ExportError(f"{view.where(tensor.node)} has no QuantizeLinear with constant parameters before it")
             source = _resolve(real, tensor.source)
             real[tensor.name] = source
-            if view.constant(tensor.source) is not None:
-                axis = tensor.axis if tensor.scale.size > 1 else None
-                weights[source] = (axis, tensor.scale.astype(np.float32).reshape(-1 if axis is not None else ()))
+            values = view.constant(tensor.source)
+            if values is not None:
+                axis = tensor.axis if tensor.scale.ndim else None
+                weights[source] = TrainedWeight(values.astype(np.float32), axis, tensor.scale.astype(np.float32))
             else:
                 activations.setdefault(source, _grid(view, tensor))
         _bypass(view, real)
@@ -63,7 +79,8 @@ def take_apart(proto: onnx.ModelProto) -> Encodings:
 
 
 def _grid(view: GraphView, tensor: Dequantized) -> QParams:
-    assert tensor.scale is not None and tensor.zero_point is not None
+    assert tensor.scale is not None
+    assert tensor.zero_point is not None
     if tensor.scale.size != 1:
         raise ExportError(f"{view.where(tensor.node)}: activation '{tensor.source}' has {tensor.scale.size} scales")
     if tensor.elem_type not in _GRIDS:

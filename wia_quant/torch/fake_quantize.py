@@ -29,6 +29,9 @@ class FakeQuantize(FakeQuantizeBase):
         zero_point: buffer, int32; the shape of ``scale``.
     """
 
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+
     def __init__(
         self,
         observer: Callable[[], Observer],
@@ -91,7 +94,7 @@ class FakeQuantize(FakeQuantizeBase):
         zero_point = self.zero_point.cpu().numpy().astype(self.qtype.dtype)
         return QParams(self.qtype, self.scale.cpu().numpy(), zero_point, self.axis)
 
-    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def calculate_qparams(self, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return self.scale, self.zero_point
 
     def enable_fake_quant(self, enabled: bool = True) -> None:
@@ -148,11 +151,11 @@ def fake_quantize(
     """
     if axis is None:
         zp = int(zero_point)
-        return _StraightThroughPerTensor.apply(x, scale, qmin - zp, qmax - zp)  # type: ignore[no-any-return]
+        return _StraightThroughPerTensor.apply(x, scale, qmin - zp, qmax - zp)
     shape = [1] * x.dim()
     shape[axis] = -1
     zp_t = zero_point.reshape(shape)
-    return _StraightThroughPerAxis.apply(x, scale.reshape(shape), qmin - zp_t, qmax - zp_t)  # type: ignore[no-any-return]
+    return _StraightThroughPerAxis.apply(x, scale.reshape(shape), qmin - zp_t, qmax - zp_t)
 
 
 class _StraightThroughPerTensor(torch.autograd.Function):
@@ -167,7 +170,7 @@ class _StraightThroughPerTensor(torch.autograd.Function):
         return y.round_().clamp_(lo, hi).nan_to_num_(nan=0.0).mul_(scale)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         (x,) = ctx.saved_tensors
         lo, hi = ctx.bounds
         return torch.ops.aten.hardtanh_backward(grad, x, lo, hi), None, None, None
@@ -183,6 +186,6 @@ class _StraightThroughPerAxis(torch.autograd.Function):
         return torch.clamp(level, lo, hi).mul_(scale)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         (inside,) = ctx.saved_tensors
         return grad * inside, None, None, None

@@ -58,7 +58,7 @@ class LearnedFakeQuantize(FakeQuantize):
         n = x.numel() / max(1, self.learned_scale.numel())
         gradient_scale = 1.0 / math.sqrt(n * self.qtype.qmax)  # section 2.2
         scale = self.learned_scale.reshape(shape if self.axis is not None else ())
-        return _LearnedStep.apply(x, scale, lo, hi, gradient_scale)  # type: ignore[no-any-return]
+        return _LearnedStep.apply(x, scale, lo, hi, gradient_scale)
 
     def qparams(self) -> QParams:
         if self.learned_scale is None:
@@ -88,7 +88,7 @@ class _LearnedStep(torch.autograd.Function):
         return q * used
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None, None]:
         t, q, lo, hi, scale = ctx.saved_tensors
         level = t.round()
         inside = (level >= lo) & (level <= hi)

@@ -7,7 +7,7 @@ knows only whole integer types; this one has neither limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def _(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int,
     return torch.empty_like(x)
 
 
-def translations() -> Mapping[Any, Callable[..., Any]]:
+def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """The table that ``torch.onnx.export(custom_translation_table=...)`` takes; needs onnxscript."""
     from onnxscript import opset18 as op
 

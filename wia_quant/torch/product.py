@@ -52,6 +52,10 @@ class QuantizedProduct(nn.Module):
     Attributes of the product (``weight``, ``stride`` ...) are found here too.
     """
 
+    product: Any  # Any: whichever module, with its own attributes
+    bn: Any
+    weight_fake_quantize: FakeQuantize
+
     def __init__(self, product: nn.Module, bn: nn.Module | None, weight_fake_quantize: FakeQuantize) -> None:
         super().__init__()
         self.product = product
@@ -84,7 +88,7 @@ class QuantizedProduct(nn.Module):
         y = y / safe.reshape(shape)
         if self.product.bias is not None:
             y = y + self.product.bias.reshape(shape)
-        out: torch.Tensor = self.bn(y)  # type: ignore[misc]  # bn is not None here
+        out: torch.Tensor = self.bn(y)
         return out
 
     def folded(self) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -125,7 +129,7 @@ def multiply(product: nn.Module, x: torch.Tensor, weight: torch.Tensor, bias: to
         f = _CONV_TRANSPOSE[type(product)]
         return f(x, weight, bias, p.stride, p.padding, p.output_padding, p.groups, p.dilation)
     if isinstance(product, _ConvNd):
-        return p._conv_forward(x, weight, bias)  # type: ignore[no-any-return]  # padding modes included
+        return p._conv_forward(x, weight, bias)  # padding modes included
     if isinstance(product, nn.Embedding):
         return functional.embedding(x, weight, p.padding_idx)
     return functional.linear(x, weight, bias)
