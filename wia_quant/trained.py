@@ -12,7 +12,7 @@ from wia_quant.affine import Range, range_of
 from wia_quant.errors import ExportError
 from wia_quant.exporters.encodings import Encodings, TrainedWeight, take_apart
 from wia_quant.graph import Model
-from wia_quant.grids import Scales, WeightKey, uses_of_weights
+from wia_quant.grids import Scales, WeightKey, group_ranges, uses_of_weights
 from wia_quant.policy import Plan, decide
 from wia_quant.prepare import prepare
 from wia_quant.quantizer import Written, write
@@ -37,12 +37,16 @@ def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8",
     prepared = prepare(encodings.model, opset=13)
     without: dict[str, str] = {}
     plan = decide(prepared.model, scheme, {}, device)
-    while missing := _readers_without_grid(plan, encodings):
+    while missing := _readers_without_grid(prepared.model, plan, encodings):
         if not set(missing) - set(without):
             raise ExportError(f"'{next(iter(missing))}' needs a grid that training did not make")
         without |= missing
         plan = decide(prepared.model, scheme, {}, device, keep_float=without)
     ranges = _ranges(plan, encodings)
+    for name, span in group_ranges(prepared.model, plan, ranges).items():
+        trained = next((ranges[n] for n in plan.observe if plan.activations[n].group == name), span)
+        if trained != span:
+            raise ExportError(f"a constant that shares the grid of '{name}' exceeds its range: {span}, not {trained}")
     unused = sorted(set(encodings.activations) - set(plan.activations))
     if unused:
         raise ExportError(
@@ -55,9 +59,13 @@ def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8",
     return write(prepared, plan, ranges, device, weights=scales, choices=choices, calibration=data)
 
 
-def _readers_without_grid(plan: Plan, encodings: Encodings) -> dict[str, str]:
+def _readers_without_grid(model: Model, plan: Plan, encodings: Encodings) -> dict[str, str]:
     """The integer nodes of groups that training put on no grid -> why they stay float."""
-    known = {a.group for name, a in plan.activations.items() if name in encodings.activations}
+    known = {
+        activation.group
+        for name, activation in plan.activations.items()
+        if name in encodings.activations or model.array(name) is not None
+    }
     found: dict[str, str] = {}
     for name, activation in plan.activations.items():
         if activation.group not in known:

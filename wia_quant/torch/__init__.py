@@ -12,6 +12,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("PyTorch is not installed; install it with: pip install 'wia-quant[torch]'") from error
 
+from wia_quant.torch.export import Exported, export, to_onnx
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import freeze
 from wia_quant.torch.lsq import LearnedFakeQuantize, start_learning
@@ -26,12 +27,16 @@ from wia_quant.torch.qconfig import (
     register,
     unregister,
 )
+from wia_quant.torch.verify import Difference
 
 __all__ = [
+    "Difference",
+    "Exported",
     "FakeQuantize",
     "LearnedFakeQuantize",
     "PrepareError",
     "convert",
+    "export",
     "freeze",
     "freeze_batch_norm",
     "get_default_qat_qconfig",
@@ -43,6 +48,7 @@ __all__ = [
     "prepare_qat",
     "register",
     "start_learning",
+    "to_onnx",
     "unregister",
 ]
 

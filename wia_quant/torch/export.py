@@ -8,6 +8,7 @@ import io
 import logging
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,16 +16,35 @@ import onnx
 import torch
 from torch import nn
 
-from wia_quant.errors import ExportError
+from wia_quant.errors import ExportError, MissingExtraError
 from wia_quant.files import replacing
 from wia_quant.graph import save
+from wia_quant.policy import Plan
 from wia_quant.targets.target import DEFAULT
 from wia_quant.torch.freeze import freeze
 from wia_quant.torch.marker import translations
+from wia_quant.torch.verify import Difference, arguments, compare
 from wia_quant.trained import export_trained
 
 #: The newest opset that every runtime of the day optimizes int8 activations of.
 OPSET: Final = 18
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What ``export`` gives.
+
+    Attributes:
+        model: the QDQ model, in the wia-quantized ONNX format.
+        plan: the decision for every node.
+        notes: what else a user should know, one sentence each.
+        differences: with ``verify``, one an output; else empty.
+    """
+
+    model: onnx.ModelProto
+    plan: Plan
+    notes: tuple[str, ...]
+    differences: tuple[Difference, ...]
 
 
 def export(
@@ -37,8 +57,9 @@ def export(
     dynamic_batch: bool = True,
     target: str = DEFAULT,
     force: bool = False,
-) -> onnx.ModelProto:
-    """Writes a prepared model in the wia-quantized ONNX format and returns it.
+    verify: bool = False,
+) -> Exported:
+    """Writes a prepared model in the wia-quantized ONNX format.
 
     Args:
         model: what ``prepare_qat`` or ``prepare`` returned, trained or calibrated; not changed.
@@ -49,6 +70,7 @@ def export(
         dynamic_batch: axis 0 of every input is open.
         target: a built-in target or a .json file.
         force: overwrite ``path``.
+        verify: run the result in libwia on the example and report how far it is from the torch model.
 
     Raises:
         CalibrationError: a fake quantizer that saw no data.
@@ -57,10 +79,11 @@ def export(
     frozen = freeze(model)
     proto = to_onnx(frozen, example, input_names, output_names, dynamic_batch)
     written = export_trained(proto, source="torch", target=target)
+    differences = compare(written.model, frozen, example) if verify else ()
     if path is not None:
         with replacing(Path(path), force=force) as temporary:
             save(written.model, temporary)
-    return written.model
+    return Exported(written.model, written.plan, written.notes, differences)
 
 
 def to_onnx(
@@ -71,8 +94,12 @@ def to_onnx(
     dynamic_batch: bool = True,
 ) -> onnx.ModelProto:
     """torch.onnx.export without its chatter; one error in our words when it fails."""
-    args, kwargs = _arguments(example)
+    args, kwargs = arguments(example)
     dynamic = _dynamic(args, kwargs) if dynamic_batch else None
+    try:
+        table = translations()
+    except ImportError as error:
+        raise MissingExtraError("onnxscript is not installed; install it with: pip install 'wia-quant[torch]'") from error
     try:
         with warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")
@@ -87,19 +114,13 @@ def to_onnx(
                 dynamic_shapes=dynamic,
                 external_data=False,
                 verbose=False,
-                custom_translation_table=translations(),
+                custom_translation_table=table,
             )
     except Exception as error:  # the exporter raises many kinds
         raise ExportError(f"torch cannot export {type(model).__name__}: {_reason(error)}") from error
     assert program is not None
     proto: onnx.ModelProto = program.model_proto
     return proto
-
-
-def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    return (tuple(example) if isinstance(example, tuple | list) else (example,)), {}
 
 
 def _dynamic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -49,6 +49,7 @@ class FakeQuantize(FakeQuantizeBase):
         self.register_buffer("zero_point", torch.full((), qtype.middle, dtype=torch.int32, device=device))
         self.observing = True
         self.quantizing = True
+        self._stale = False  # observed since the parameters were chosen
         #: Observe in evaluation mode too: post-training calibration.
         self.always_observe = False
 
@@ -69,10 +70,16 @@ class FakeQuantize(FakeQuantizeBase):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.observing and self._observes_now():
             self.observer.observe(x.detach())
-            self.set_qparams(self.observer.qparams(self.qtype, self.axis))
+            self._stale = True
         if not self.quantizing:
             return x
+        self._refresh()
         return fake_quantize(x, self.scale, self.zero_point, self.qtype.qmin, self.qtype.qmax, self.axis)
+
+    def _refresh(self) -> None:
+        """Some calibrators take long to choose: they are asked when the parameters are needed, not at every batch."""
+        if self._stale:
+            self.set_qparams(self.observer.qparams(self.qtype, self.axis))
 
     def _observes_now(self) -> bool:
         """Ranges of activations move in training; those of weights are the weights' own, whatever the mode."""
@@ -80,6 +87,7 @@ class FakeQuantize(FakeQuantizeBase):
 
     def set_qparams(self, qp: QParams) -> None:
         """Puts ``qp`` in force."""
+        self._stale = False
         self.scale = torch.from_numpy(np.array(qp.scale)).to(self.scale.device)
         self.zero_point = torch.from_numpy(np.array(qp.zero_point, dtype=np.int32)).to(self.zero_point.device)
 
@@ -91,10 +99,12 @@ class FakeQuantize(FakeQuantizeBase):
         """
         if not self.observer.seen:
             raise CalibrationError("a fake quantizer saw no data; run the prepared model on samples before export")
+        self._refresh()
         zero_point = self.zero_point.cpu().numpy().astype(self.qtype.dtype)
         return QParams(self.qtype, self.scale.cpu().numpy(), zero_point, self.axis)
 
     def calculate_qparams(self, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        self._refresh()
         return self.scale, self.zero_point
 
     def enable_fake_quant(self, enabled: bool = True) -> None:
@@ -115,6 +125,7 @@ class FakeQuantize(FakeQuantizeBase):
         return f"{self.qtype.name}, {shape}, scale {float(scale[0]):.4g}{', ...' if scale.numel() > 1 else ''}"
 
     def get_extra_state(self) -> dict[str, Any]:
+        self._refresh()
         return {
             "observing": self.observing,
             "quantizing": self.quantizing,

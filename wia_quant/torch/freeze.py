@@ -32,7 +32,8 @@ class FrozenQuantizer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scale, zero_point = self.get_buffer("scale"), self.get_buffer("zero_point")
-        return quantize_dequantize(x, scale, zero_point, self.axis, self.qmin, self.qmax)
+        quantized: torch.Tensor = quantize_dequantize(x, scale, zero_point, self.axis, self.qmin, self.qmax)
+        return quantized
 
 
 class FrozenProduct(nn.Module):
@@ -41,7 +42,8 @@ class FrozenProduct(nn.Module):
     def __init__(self, trained: QuantizedProduct) -> None:
         super().__init__()
         weight, bias = trained.folded()
-        trained.weight_fake_quantize(weight.detach())  # its range is that of the final weight
+        # What its levels stand for: a grid of fewer levels than the file's type keeps its ends.
+        weight = trained.weight_fake_quantize(weight.detach())
         self.product = trained.product
         self.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)

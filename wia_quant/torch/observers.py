@@ -7,9 +7,11 @@ import math
 from typing import Any, Final, Protocol
 
 import torch
+from torch import distributed
 
 from wia_quant.affine import QParams, QType, Range, choose_qparams, choose_qparams_per_axis
-from wia_quant.errors import CalibrationError
+from wia_quant.calibrators import CALIBRATORS, Calibrator
+from wia_quant.errors import CalibrationError, UsageError
 
 #: torch.ao's default weight of a new batch.
 AVERAGING_CONSTANT: Final = 0.01
@@ -82,6 +84,15 @@ class MovingAverageMinMaxObserver(MinMaxObserver):
         self.lo, self.hi = lo, hi
 
 
+class CurrentMinMaxObserver(MinMaxObserver):
+    """The ends of the tensor as it is now: for parameters that are added or multiplied as activations are."""
+
+    has_history = False
+
+    def _take(self, lo: float, hi: float) -> None:
+        self.lo, self.hi = lo, hi
+
+
 class AbsMaxObserver:
     """The largest magnitude of the weight as it is now, of each output channel or (``axis`` None) of all."""
 
@@ -110,10 +121,43 @@ class AbsMaxObserver:
         self.seen = False
 
 
+class CalibratorObserver:
+    """A calibrator of post-training quantization, fed with tensors: percentile, entropy, mse ..."""
+
+    has_history = True
+
+    def __init__(self, calibrator: str) -> None:
+        if calibrator not in CALIBRATORS:
+            raise UsageError(f"unknown calibrator {calibrator!r}; there are {', '.join(CALIBRATORS)}")
+        self._calibrator: Calibrator = CALIBRATORS[calibrator]()
+        self.seen = False
+
+    def observe(self, x: torch.Tensor) -> None:
+        self._calibrator.observe(x.cpu().numpy())
+        self.seen = True
+
+    def qparams(self, qtype: QType, axis: int | None) -> QParams:
+        return choose_qparams(self._calibrator.range(), qtype)
+
+    def state(self) -> dict[str, Any]:
+        return {"calibrator": self._calibrator.state() if self.seen else None}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.seen = state["calibrator"] is not None
+        if self.seen:
+            self._calibrator = type(self._calibrator).from_state(state["calibrator"])
+
+
 def _finite_ends(x: torch.Tensor) -> tuple[float, float]:
+    """Of the batch, or of the batches of all processes together where torch.distributed runs."""
     if x.numel() == 0:
         raise CalibrationError("an empty tensor was observed")
-    lo, hi = (float(v) for v in torch.aminmax(x))  # aminmax propagates NaN
+    lo, hi = torch.aminmax(x)  # propagates NaN
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        # Every process takes part, whatever it saw: one that raised before would leave the others waiting.
+        ends = torch.stack([-lo, hi]).nan_to_num(nan=math.inf, posinf=math.inf)
+        distributed.all_reduce(ends, op=distributed.ReduceOp.MAX)
+        lo, hi = -ends[0], ends[1]
     if not (math.isfinite(lo) and math.isfinite(hi)):
         raise CalibrationError("an activation contains NaN or infinity")
-    return lo, hi
+    return float(lo), float(hi)

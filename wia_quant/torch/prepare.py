@@ -9,16 +9,19 @@ quantizes. Nothing has to be fused by hand, and functional code (``x + y``, ``F.
 from __future__ import annotations
 
 import copy
+import operator
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import torch
 from torch import fx, nn
 from torch.ao.quantization import QConfig
 
 from wia_quant.errors import UsageError, WiaError
 from wia_quant.torch.fake_quantize import FakeQuantize
+from wia_quant.torch.observers import CurrentMinMaxObserver
 from wia_quant.torch.product import CHANNEL_AXIS, BatchNorm, QuantizedProduct
 from wia_quant.torch.qconfig import get_default_qat_qconfig, get_default_qconfig
 from wia_quant.torch.roles import FUNCTIONS, METHODS, MODULES, Role
@@ -205,7 +208,7 @@ def _insert_quantizers(
             continue
         key = groups.find(node).name
         if key not in holder:
-            holder[key] = qconfig.activation()
+            holder[key] = _constant_quantizer(model, node, qconfig) if node.op == "get_attr" else qconfig.activation()
         with graph.inserting_after(node):
             quantized = graph.call_module(f"{QUANTIZERS}.{key}", (node,))
         # A float operator reads what the integers stand for where they exist, and the reals of a float source.
@@ -213,6 +216,28 @@ def _insert_quantizers(
         readers = [u for u in node.users if u is not quantized and not (from_float and roles[u] is Role.FLOAT)]
         for reader in readers:
             reader.replace_input_with(node, quantized)
+
+
+def _constant_quantizer(model: nn.Module, node: fx.Node, qconfig: QConfig) -> FakeQuantize:
+    """Of a parameter in the graph: a weight where it is multiplied as a matrix, else a range as it is now."""
+    reader = next(iter(node.users))
+    matrix = reader.target in _MATMULS and len(reader.args) > 1 and reader.args[1] is node
+    if matrix and _attribute(model, node).dim() == 2:
+        weight: FakeQuantize = qconfig.weight()
+        if weight.axis is not None:
+            weight.axis = 1
+        return weight
+    return FakeQuantize(CurrentMinMaxObserver, qconfig.activation().qtype)
+
+
+#: Functions and methods whose second operand is a matrix of weights when it is a parameter.
+_MATMULS: Final = frozenset({operator.matmul, torch.matmul, "matmul"})
+
+
+def _attribute(model: nn.Module, node: fx.Node) -> torch.Tensor:
+    owner, _, name = str(node.target).rpartition(".")
+    found: torch.Tensor = getattr(model.get_submodule(owner), name)
+    return found
 
 
 class _Groups:
@@ -268,7 +293,12 @@ def _tensor_inputs(model: nn.Module, node: fx.Node) -> list[fx.Node]:
         module = model.get_submodule(str(node.target))
         indices = isinstance(module, QuantizedProduct) and isinstance(module.product, nn.Embedding)
         return [] if indices else [a for a in node.args if isinstance(a, fx.Node)][:1]
-    return [n for n in node.all_input_nodes if not _is_number(n)]
+    return [n for n in node.all_input_nodes if not _is_number(n) and not _is_integer_buffer(model, n)]
+
+
+def _is_integer_buffer(model: nn.Module, node: fx.Node) -> bool:
+    """True for stored indices and masks."""
+    return node.op == "get_attr" and not _attribute(model, node).is_floating_point()
 
 
 def _is_number(node: fx.Node) -> bool:

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an exported file computes what was trained: libwia against the frozen torch model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from wia_quant.errors import ExportError
+from wia_quant.runtime import Session
+
+#: float32 sums in another order differ by some units in the last place; more is a difference of levels.
+_ROUNDING = 1e-5
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one output of the file is from the torch model's.
+
+    Attributes:
+        output: its name in the file.
+        largest: the largest absolute difference.
+        span: the largest magnitude of the torch model's output.
+        share: of the values, those that differ by more than rounding of float32 (1e-5 of ``span``).
+    """
+
+    output: str
+    largest: float
+    span: float
+    share: float
+
+    def __str__(self) -> str:
+        return (
+            f"'{self.output}': {self.share:.2%} of the values differ, by at most {self.largest:.3g}"
+            f" (largest magnitude {self.span:.3g})"
+        )
+
+
+def compare(file: onnx.ModelProto, frozen: nn.Module, example: Any) -> tuple[Difference, ...]:
+    """Runs both on ``example``; one Difference an output.
+
+    Raises:
+        ExportError: other outputs than the torch model has, in number or shape, or one with NaN.
+        RuntimeFault: libwia refuses the file.
+    """
+    args, kwargs = arguments(example)
+    with torch.no_grad():
+        wanted = [t.numpy() for t in _tensors(frozen(*args, **kwargs))]
+    session = Session(file.SerializeToString())
+    names = [i.name for i in session.get_inputs()]
+    values = _tensors((args, kwargs))
+    by_name = {k: v for k, v in kwargs.items() if k in names}
+    feeds = by_name if len(by_name) == len(names) else dict(zip(names, values, strict=True))
+    got = session.run(None, {name: value.numpy() for name, value in feeds.items()})
+    if len(got) != len(wanted):
+        raise ExportError(f"the file has {len(got)} outputs, the torch model {len(wanted)}")
+    outputs = [o.name for o in session.get_outputs()]
+    return tuple(_difference(name, a, b) for name, a, b in zip(outputs, got, wanted, strict=True))
+
+
+def _difference(name: str, got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> Difference:
+    if got.shape != wanted.shape:
+        raise ExportError(f"output '{name}' has shape {got.shape}, in torch {wanted.shape}")
+    if not np.isfinite(got).all():
+        raise ExportError(f"output '{name}' has NaN or infinity on the example")
+    apart = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
+    span = float(np.abs(wanted).max(initial=0))
+    return Difference(name, float(apart.max(initial=0)), span, float((apart > _ROUNDING * span).mean()))
+
+
+def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """An example as positional and named arguments: a dict names them, a tuple or list is all of them."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return (tuple(example) if isinstance(example, tuple | list) else (example,)), {}
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors of a nest of tuples, lists, dicts and registered dataclasses, in order."""
+    return [leaf.detach().cpu() for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
