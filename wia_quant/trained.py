@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
 
-from wia_quant.affine import Range, range_of
+from wia_quant.affine import INT8, Range, fake_quantize, range_of
 from wia_quant.errors import ExportError
 from wia_quant.exporters.encodings import Encodings, TrainedWeight, take_apart
 from wia_quant.graph import Model
 from wia_quant.grids import Scales, WeightKey, group_ranges, uses_of_weights
-from wia_quant.policy import Plan, decide
+from wia_quant.policy import ActivationPlan, Plan, decide
 from wia_quant.prepare import prepare
 from wia_quant.quantizer import Written, write
 from wia_quant.targets.target import DEFAULT, load_target
@@ -42,18 +43,14 @@ def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8",
             raise ExportError(f"'{next(iter(missing))}' needs a grid that training did not make")
         without |= missing
         plan = decide(prepared.model, scheme, {}, device, keep_float=without)
+    plan, unread = _with_unread_grids(prepared.model, plan, encodings)
     ranges = _ranges(plan, encodings)
     for name, span in group_ranges(prepared.model, plan, ranges).items():
         trained = next((ranges[n] for n in plan.observe if plan.activations[n].group == name), span)
         if trained != span:
             raise ExportError(f"a constant that shares the grid of '{name}' exceeds its range: {span}, not {trained}")
-    unused = sorted(set(encodings.activations) - set(plan.activations))
-    if unused:
-        raise ExportError(
-            f"'{unused[0]}' was trained on a grid, but no integer operator makes or reads it;"
-            f" without its quantizer the file would compute something else ({len(unused)} such tensors)"
-        )
-    choices = {"calibrator": source, "without_grid": without}
+    _round_constants(prepared.model, plan, encodings)
+    choices = {"calibrator": source, "without_grid": without, "unread_grids": unread}
     scales = _weight_scales(prepared.model, plan, encodings)
     data = {"data": {"kind": source}}
     return write(prepared, plan, ranges, device, weights=scales, choices=choices, calibration=data)
@@ -72,6 +69,38 @@ def _readers_without_grid(model: Model, plan: Plan, encodings: Encodings) -> dic
             for node in sorted(plan.integer_readers.get(name, ())):
                 found[node] = f"training put '{name}' on no grid"
     return found
+
+
+def _with_unread_grids(model: Model, plan: Plan, encodings: Encodings) -> tuple[Plan, list[str]]:
+    """The plan with what training rounds though no integer operator needs it: the file rounds where training did."""
+    present = {info.name for graph in model.graphs for info in graph.inputs} | set(model.producers)
+    lost = sorted(set(encodings.activations) - present)
+    if lost:
+        raise ExportError(f"'{lost[0]}' was trained on a grid, but simplifying the graph removed it")
+    unread = [name for name in encodings.activations if name not in plan.activations]
+    readers = {
+        name: plan.integer_readers.get(name, frozenset()) | encodings.readers[name] for name in encodings.activations
+    }
+    made = {name for name in unread if name in model.producers and name not in encodings.also_raw}
+    extended = replace(
+        plan,
+        activations={**plan.activations, **{name: ActivationPlan(INT8, name) for name in unread}},
+        observe=(*plan.observe, *unread),
+        integer_made=plan.integer_made | made,
+        integer_readers={**plan.integer_readers, **readers},
+    )
+    return extended, unread
+
+
+def _round_constants(model: Model, plan: Plan, encodings: Encodings) -> None:
+    """A parameter that training rounds, but the plan keeps float, takes its rounded values."""
+    planned = {w.tensor for w in plan.weights} | set(plan.activations)
+    for name, weight in encodings.weights.items():
+        if name in planned or model.array(name) is None:
+            continue
+        rounded = fake_quantize(weight.values, weight.qparams)
+        if not np.array_equal(rounded, weight.values):
+            model.replace_readers(name, model.add_constant(model.owners[name], f"{name}/rounded", rounded))
 
 
 def _weight_scales(model: Model, plan: Plan, encodings: Encodings) -> dict[WeightKey, Scales]:
@@ -103,7 +132,7 @@ def _transposed(weight: TrainedWeight) -> TrainedWeight:
     if weight.values.ndim != 2:
         return weight
     axis = None if weight.axis is None else 1 - weight.axis
-    return TrainedWeight(weight.values.T, axis, weight.scale)
+    return TrainedWeight(weight.values.T, replace(weight.qparams, axis=axis))
 
 
 def _ranges(plan: Plan, encodings: Encodings) -> Mapping[str, Range]:

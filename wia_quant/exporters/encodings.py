@@ -26,14 +26,22 @@ class TrainedWeight:
     """A weight and its grid.
 
     Attributes:
-        values: float32.
-        axis: of the scales; None per tensor.
-        scale: float32, [] or [n].
+        values: float32, as before rounding.
+        qparams: where its levels lie.
     """
 
     values: npt.NDArray[np.float32]
-    axis: int | None
-    scale: npt.NDArray[np.float32]
+    qparams: QParams
+
+    @property
+    def axis(self) -> int | None:
+        """Of the scales; None per tensor."""
+        return self.qparams.axis
+
+    @property
+    def scale(self) -> npt.NDArray[np.float32]:
+        """[] or [n]."""
+        return self.qparams.scale
 
 
 @dataclass(frozen=True)
@@ -44,11 +52,15 @@ class Encodings:
         model: the float model: no QuantizeLinear or DequantizeLinear left.
         activations: tensor -> its grid.
         weights: weight -> its values and scales.
+        readers: activation -> names of the nodes that read its rounded values.
+        also_raw: the activations whose unrounded values are read, too.
     """
 
     model: onnx.ModelProto
     activations: Mapping[str, QParams]
     weights: Mapping[str, TrainedWeight]
+    readers: Mapping[str, frozenset[str]]
+    also_raw: frozenset[str]
 
 
 def take_apart(proto: onnx.ModelProto) -> Encodings:
@@ -61,6 +73,8 @@ def take_apart(proto: onnx.ModelProto) -> Encodings:
     model.CopyFrom(proto)
     activations: dict[str, QParams] = {}
     weights: dict[str, TrainedWeight] = {}
+    readers: dict[str, frozenset[str]] = {}
+    also_raw: set[str] = set()
     for view in view_model(model).graphs:
         real: dict[str, str] = {}
         for tensor in view.dequantized.values():
@@ -70,24 +84,33 @@ def take_apart(proto: onnx.ModelProto) -> Encodings:
             real[tensor.name] = source
             values = view.constant(tensor.source)
             if values is not None:
-                axis = tensor.axis if tensor.scale.ndim else None
-                weights[source] = TrainedWeight(values.astype(np.float32), axis, tensor.scale.astype(np.float32))
+                weights[source] = TrainedWeight(values.astype(np.float32), _grid(view, tensor))
             else:
                 activations.setdefault(source, _grid(view, tensor))
+                readers[source] = readers.get(source, frozenset()) | _readers(view, tensor.name)
+                if _readers(view, source) or source in view.output_names:
+                    also_raw.add(source)
         _bypass(view, real)
-    return Encodings(model, activations, weights)
+        for old, new in _name_outputs(view, real).items():
+            if old in activations:
+                activations[new], readers[new] = activations.pop(old), readers.pop(old)
+    return Encodings(model, activations, weights, readers, frozenset(also_raw))
+
+
+def _readers(view: GraphView, name: str) -> frozenset[str]:
+    return frozenset(node.name for node in view.consumers.get(name, ()) if node.op_type != QUANTIZE)
 
 
 def _grid(view: GraphView, tensor: Dequantized) -> QParams:
     assert tensor.scale is not None
     assert tensor.zero_point is not None
-    if tensor.scale.size != 1:
-        raise ExportError(f"{view.where(tensor.node)}: activation '{tensor.source}' has {tensor.scale.size} scales")
     if tensor.elem_type not in _GRIDS:
         raise ExportError(f"{view.where(tensor.node)}: '{tensor.source}' is neither int8 nor uint8")
     grid = _GRIDS[tensor.elem_type]
-    zero_point = tensor.zero_point.reshape(()).astype(grid.dtype)
-    return QParams(grid, tensor.scale.astype(np.float32).reshape(()), zero_point)
+    axis = tensor.axis if tensor.scale.ndim else None
+    if axis is not None and view.constant(tensor.source) is None:
+        raise ExportError(f"{view.where(tensor.node)}: activation '{tensor.source}' has {tensor.scale.size} scales")
+    return QParams(grid, tensor.scale.astype(np.float32), tensor.zero_point.astype(grid.dtype), axis)
 
 
 def _bypass(view: GraphView, real: Mapping[str, str]) -> None:
@@ -98,12 +121,28 @@ def _bypass(view: GraphView, real: Mapping[str, str]) -> None:
         for i, name in enumerate(node.input):
             node.input[i] = _resolve(real, name)
         kept.append(node)
-    # An output of the graph keeps its name: the tensor that is now returned takes it.
-    for output in view.graph.output:
-        if output.name in real:
-            kept.append(onnx.helper.make_node("Identity", [_resolve(real, output.name)], [output.name]))
     del view.graph.node[:]
     view.graph.node.extend(kept)
+
+
+def _name_outputs(view: GraphView, real: Mapping[str, str]) -> dict[str, str]:
+    """An output of the graph keeps its name: the tensor that is now returned takes it. Old name -> new name."""
+    inputs = {info.name for info in view.graph.input} | {t.name for t in view.graph.initializer}
+    kept = {output.name for output in view.graph.output}
+    renamed: dict[str, str] = {}
+    for output in view.graph.output:
+        if output.name not in real:
+            continue
+        source = _resolve(real, output.name)
+        if source in inputs or source in kept or source in renamed:
+            view.graph.node.append(onnx.helper.make_node("Identity", [renamed.get(source, source)], [output.name]))
+        else:
+            renamed[source] = output.name
+    for node in view.graph.node:
+        for names in (node.input, node.output):
+            for i, name in enumerate(names):
+                names[i] = renamed.get(name, name)
+    return renamed
 
 
 def _resolve(real: Mapping[str, str], name: str) -> str:

@@ -21,6 +21,7 @@ from wia_quant.files import replacing
 from wia_quant.graph import save
 from wia_quant.policy import Plan
 from wia_quant.targets.target import DEFAULT
+from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import freeze
 from wia_quant.torch.marker import translations
 from wia_quant.torch.verify import Difference, arguments, compare
@@ -76,6 +77,8 @@ def export(
         CalibrationError: a fake quantizer that saw no data.
         ExportError: torch cannot export the model; names the operator or module.
     """
+    if not any(isinstance(module, FakeQuantize) for module in model.modules()):
+        raise ExportError(f"{type(model).__name__} has no fake quantizers; call prepare_qat or prepare on it first")
     frozen = freeze(model)
     proto = to_onnx(frozen, example, input_names, output_names, dynamic_batch)
     written = export_trained(proto, source="torch", target=target)
@@ -99,7 +102,9 @@ def to_onnx(
     try:
         table = translations()
     except ImportError as error:
-        raise MissingExtraError("onnxscript is not installed; install it with: pip install 'wia-quant[torch]'") from error
+        raise MissingExtraError(
+            "onnxscript is not installed; install it with: pip install 'wia-quant[torch]'"
+        ) from error
     try:
         with warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")

@@ -46,8 +46,7 @@ class LearnedFakeQuantize(FakeQuantize):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.learned_scale is None:
             return super().forward(x)
-        # The stored scale is what export reads; a step of the optimizer may not leave it at 0 or below.
-        self.scale = self.learned_scale.detach().abs().clamp_min(MIN_SCALE)
+        self.scale = self._positive()
         if not self.quantizing:
             return x
         shape = [1] * x.dim()
@@ -63,8 +62,14 @@ class LearnedFakeQuantize(FakeQuantize):
     def qparams(self) -> QParams:
         if self.learned_scale is None:
             return super().qparams()
+        self.scale = self._positive()
         zero_point = self.zero_point.cpu().numpy().astype(self.qtype.dtype)
         return QParams(self.qtype, np.array(self.scale.cpu().numpy()), zero_point, self.axis)
+
+    def _positive(self) -> torch.Tensor:
+        """The learned scale as it is used: a step of the optimizer may not leave it at 0 or below."""
+        assert self.learned_scale is not None
+        return self.learned_scale.detach().abs().clamp_min(MIN_SCALE)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:  # Any: torch's own signature
         key = prefix + "learned_scale"

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exported file computes what was trained, in libwia and in onnxruntime."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from tests.torch.nets import NETS, Residual, outputs, picture, train
+from wia_quant.check import Severity, check_model
+from wia_quant.errors import CalibrationError, ExportError
+from wia_quant.files import OutputError
+from wia_quant.torch import (
+    convert,
+    export,
+    freeze,
+    freeze_batch_norm,
+    get_lsq_qconfig,
+    prepare,
+    prepare_qat,
+    start_learning,
+)
+
+#: A value on the edge of two levels may fall to either by rounding of float sums; the outputs follow it by less than
+#: this share of their span, some 5 steps of 255.
+SPAN = 0.02
+
+
+def faults(model: onnx.ModelProto) -> list[str]:
+    return [str(finding) for finding in check_model(model) if finding.severity is not Severity.NOTE]
+
+
+def in_onnxruntime(model: onnx.ModelProto, batch: tuple[torch.Tensor, ...]) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    feeds = {i.name: value.numpy() for i, value in zip(session.get_inputs(), batch, strict=True)}
+    return session.run(None, feeds)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_what_was_trained_is_what_the_file_computes(name: str) -> None:
+    make, batch = NETS[name]
+    prepared = prepare_qat(make())
+    train(prepared, [batch() for _ in range(6)])
+    example = batch()
+    exported = export(prepared, example, verify=True)
+    onnx.checker.check_model(exported.model, full_check=True)
+    assert faults(exported.model) == []
+    frozen = freeze(prepared)
+    for difference in exported.differences:
+        assert difference.largest <= SPAN * difference.span, str(difference)
+        assert difference.share <= 0.2, str(difference)
+    for got, wanted in zip(in_onnxruntime(exported.model, example), outputs(frozen(*example)), strict=True):
+        np.testing.assert_allclose(got, wanted.detach().numpy(), atol=SPAN * float(wanted.detach().abs().max()))
+
+
+def test_the_frozen_model_is_the_model_in_evaluation() -> None:
+    prepared = prepare_qat(Residual())
+    train(prepared, [picture() for _ in range(4)])
+    (x,) = picture()
+    prepared.eval()
+    torch.testing.assert_close(freeze(prepared)(x), prepared(x), rtol=1e-5, atol=1e-6)
+
+
+def test_the_batch_is_open() -> None:
+    prepared = prepare_qat(Residual())
+    train(prepared, [picture(), picture()])
+    exported = export(prepared, picture(3))
+    (got,) = in_onnxruntime(exported.model, picture(7))
+    assert got.shape == (7, 5)
+
+
+def test_learned_scales_are_the_scales_of_the_file() -> None:
+    prepared = prepare_qat(Residual(), qconfig=get_lsq_qconfig())
+    train(prepared, [picture()])
+    learned = start_learning(prepared)
+    before = [p.detach().clone() for p in learned]
+    train(prepared, [picture() for _ in range(4)], rate=0.05)
+    assert all(not torch.equal(a, b) for a, b in zip(before, learned, strict=True))
+    exported = export(prepared, picture(), verify=True)
+    (difference,) = exported.differences
+    assert difference.largest <= SPAN * difference.span, str(difference)
+    assert faults(exported.model) == []
+    stored = [onnx.numpy_helper.to_array(t) for t in exported.model.graph.initializer]
+    scale = prepared.head.weight_fake_quantize.qparams().scale
+    assert any(np.array_equal(scale, array) for array in stored)
+
+
+def test_post_training_ranges_are_exported_like_trained_ones() -> None:
+    prepared = prepare(Residual().eval())
+    for _ in range(3):
+        prepared(*picture())
+    (x,) = picture()
+    converted = convert(prepared)
+    exported = export(converted, x, verify=True)
+    assert faults(exported.model) == []
+    assert exported.differences[0].largest <= SPAN * exported.differences[0].span
+
+
+def test_a_gamma_of_zero_trains_and_exports() -> None:
+    net = Residual()
+    nn.init.zeros_(net.bn2.weight)
+    prepared = prepare_qat(net)
+    train(prepared, [picture() for _ in range(3)])
+    assert all(bool(torch.isfinite(p).all()) for p in prepared.parameters())
+    exported = export(prepared, picture(), verify=True)
+    assert exported.differences[0].largest <= SPAN * exported.differences[0].span
+
+
+def test_frozen_batch_norms_keep_their_statistics() -> None:
+    prepared = prepare_qat(Residual())
+    train(prepared, [picture()])
+    freeze_batch_norm(prepared)
+    before = prepared.stem.bn.running_mean.clone()
+    prepared(*picture())
+    assert torch.equal(prepared.stem.bn.running_mean, before)
+
+
+@pytest.mark.parametrize("transposed", [nn.ConvTranspose1d, nn.ConvTranspose2d])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_batch_norm_folds_into_a_transposed_convolution(transposed: type[nn.Module], groups: int) -> None:
+    rank = 1 if transposed is nn.ConvTranspose1d else 2
+    bn = nn.BatchNorm1d(6) if rank == 1 else nn.BatchNorm2d(6)
+    net = nn.Sequential(transposed(4, 6, 3, groups=groups), bn).train()
+    for _ in range(3):
+        net(torch.randn(5, 4, *[8] * rank))
+    nn.init.uniform_(bn.weight, 0.5, 2.0)
+    prepared = prepare_qat(net)
+    product = prepared.get_submodule("0")
+    weight, bias = product.folded()
+    x = torch.randn(2, 4, *[8] * rank)
+    torch.testing.assert_close(product._multiply(x, weight, bias), net.eval()(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_file_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    prepared = prepare_qat(Residual())
+    train(prepared, [picture()])
+    path = tmp_path / "net.wia.onnx"
+    export(prepared, picture(), path)
+    with pytest.raises(OutputError, match=r"net\.wia\.onnx"):
+        export(prepared, picture(), path)
+    export(prepared, picture(), path, force=True)
+
+
+def test_a_model_that_saw_no_data_is_an_error() -> None:
+    with pytest.raises(CalibrationError, match="saw no data"):
+        export(prepare_qat(Residual()), picture())
+
+
+def test_a_model_that_was_not_prepared_is_an_error() -> None:
+    with pytest.raises(ExportError, match="prepare_qat"):
+        export(Residual(), picture())
+
+
+def test_the_same_training_exports_the_same_file() -> None:
+    prepared = prepare_qat(Residual())
+    train(prepared, [picture()])
+    example = picture()
+    once, again = (export(copy.deepcopy(prepared), example).model.SerializeToString() for _ in range(2))
+    assert once == again

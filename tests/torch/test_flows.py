@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preparation, qconfigs, checkpoints, and torch's own spelling."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import wia_quant.torch as wia
+from tests.torch.nets import NETS, Mobile, Residual, picture, train
+from wia_quant.errors import UsageError
+from wia_quant.torch.product import QuantizedProduct
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_prepared_model_trains_and_saves_and_resumes(name: str) -> None:
+    make, batch = NETS[name]
+    start = make()
+    first = wia.prepare_qat(start)
+    train(first, [batch() for _ in range(3)])
+    resumed = wia.prepare_qat(make())
+    resumed.load_state_dict(first.state_dict())
+    more = [batch() for _ in range(2)]
+    train(first, more)
+    train(resumed, more)
+    for (key, a), b in zip(first.named_parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(a, b), key
+    grids = [[m.qparams() for m in net.modules() if isinstance(m, wia.FakeQuantize)] for net in (first, resumed)]
+    assert [str(g) for g in grids[0]] == [str(g) for g in grids[1]]
+
+
+def test_a_copy_is_its_own_model() -> None:
+    prepared = wia.prepare_qat(Residual())
+    train(prepared, [picture()])
+    prepared.eval()
+    (x,) = picture()
+    before = prepared(x)
+    other = copy.deepcopy(prepared)
+    with torch.no_grad():
+        other.head.bias.add_(1.0)
+    assert torch.equal(prepared(x), before)
+    torch.testing.assert_close(other(x), before + 1.0)
+
+
+def test_batch_norms_are_fused_without_being_asked() -> None:
+    prepared = wia.prepare_qat(Residual())
+    assert all(prepared.get_submodule(name).bn is not None for name in ("stem", "conv1", "conv2"))
+
+
+def test_an_excluded_module_stays_float() -> None:
+    prepared = wia.prepare_qat(Mobile(), exclude=["depthwise"])
+    assert isinstance(prepared.depthwise[0], nn.Conv2d)
+    assert isinstance(prepared.expand[0], QuantizedProduct)
+    assert "excluded" in prepared.wia_preparation.left_float.values()
+
+
+def test_a_qconfig_of_none_excludes_as_in_torch() -> None:
+    net = Mobile()
+    net.head.qconfig = None
+    assert isinstance(wia.prepare_qat(net).head, nn.Conv2d)
+
+
+def test_an_unknown_name_to_exclude_is_an_error_with_near_ones() -> None:
+    with pytest.raises(UsageError, match=r"no such submodule; .*depthwise"):
+        wia.prepare_qat(Mobile(), exclude=["depth"])
+
+
+class Branching(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def test_a_model_that_cannot_be_traced_is_told_what_to_do() -> None:
+    with pytest.raises(wia.PrepareError, match=r"Branching cannot be traced: .* prepare its submodules one by one"):
+        wia.prepare_qat(Branching())
+
+
+def test_preparing_twice_is_an_error() -> None:
+    with pytest.raises(wia.PrepareError, match="prepared already"):
+        wia.prepare_qat(wia.prepare_qat(Residual()))
+
+
+def test_torch_knows_the_backend_after_the_import() -> None:
+    assert torch.quantization.get_default_qat_qconfig("wia").activation().qtype.name == "int8"
+    assert torch.ao.quantization.get_default_qconfig("wia").weight().qtype.name == "int8_narrow"
+    assert torch.quantization.get_default_qat_qconfig("fbgemm") is not None
+
+
+def test_registration_can_be_taken_back() -> None:
+    wia.unregister()
+    try:
+        with pytest.raises(AssertionError, match="wia"):
+            torch.quantization.get_default_qat_qconfig("wia")
+    finally:
+        wia.register()
+    wia.register()
+    assert torch.quantization.get_default_qat_qconfig("wia") is not None
+
+
+def test_torchs_own_eager_prepare_trains_with_our_qconfig() -> None:
+    net = nn.Sequential(torch.ao.quantization.QuantStub(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    net.qconfig = torch.quantization.get_default_qat_qconfig("wia")
+    prepared = torch.ao.quantization.prepare_qat(net.train())
+    before = prepared[1].weight.detach().clone()
+    train(prepared, [picture(), picture()])
+    assert not torch.equal(before, prepared[1].weight)
+    assert prepared[1].weight_fake_quant.qparams().scale.shape == (4,)
+
+
+def test_without_torch_one_error_names_the_extra() -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import wia_quant\n"
+        "try:\n    import wia_quant.torch\n"
+        "except wia_quant.errors.MissingExtraError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "PyTorch is not installed; install it with: pip install 'wia-quant[torch]'\n"
