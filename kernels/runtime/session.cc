@@ -9,55 +9,13 @@
 #include "graph/passes/passes.h"
 #include "onnx/external_data.h"
 #include "onnx/reader.h"
+#include "runtime/check_nodes.h"
 #include "runtime/simplify.h"
 
 namespace wia {
 namespace {
 
 constexpr uintptr_t kAlignment = 64;
-constexpr size_t kNamesShown = 5;
-
-using Missing = std::map<std::pair<std::string, std::string>,
-                         std::vector<std::string>>;  // domain, op_type -> nodes
-
-void collect_missing(const Graph& graph, Missing& missing) {
-  for (const auto& node : graph.nodes) {
-    if (!find_op(node->domain, node->op_type))
-      missing[{node->domain, node->op_type}].push_back(node->name);
-    for (const auto& [key, attribute] : node->attributes)
-      if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute))
-        collect_missing(**inner, missing);
-  }
-}
-
-// One error that lists every operator that libwia lacks, with the nodes that need it.
-void require_operators(const Graph& graph) {
-  Missing missing;
-  collect_missing(graph, missing);
-  if (missing.empty()) return;
-  std::string list;
-  for (const auto& [key, names] : missing) {
-    list += (list.empty() ? "" : "; ") + key.second + " of domain '" +
-            (key.first.empty() ? "ai.onnx" : key.first) + "' (" + std::to_string(names.size()) +
-            (names.size() == 1 ? " node: " : " nodes: ");
-    for (size_t i = 0; i < std::min(names.size(), kNamesShown); ++i)
-      list += (i ? ", '" : "'") + names[i] + "'";
-    list += names.size() > kNamesShown ? ", ...)" : ")";
-  }
-  fail(WIA_ERROR_NOT_SUPPORTED, "the model needs operators that libwia does not have: " + list);
-}
-
-void refuse_own_domain(const Graph& graph) {
-  for (const auto& node : graph.nodes) {
-    require(
-        node->domain != kWiaDomain,
-        node->where() + ": operators of domain 'wia' are made by libwia and may not be in a file");
-    for (const auto& [key, attribute] : node->attributes)
-      if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute))
-        refuse_own_domain(**inner);
-  }
-}
-
 Port port_of(const Graph& graph, ValueId v) {
   const Value& value = graph.values[v];
   Port port{value.name, value.dtype, value.has_shape, value.shape, {}};
@@ -133,9 +91,8 @@ void Session::compile(Graph graph) {
   for (ValueId v : graph_->inputs) inputs_.push_back(port_of(*graph_, v));
   for (ValueId v : graph_->outputs) outputs_.push_back(port_of(*graph_, v));
   graph_->remove_dead();
-  refuse_own_domain(*graph_);
   adopt_operators(*graph_);
-  require_operators(*graph_);
+  check_nodes(*graph_);
   const KernelContext context{isa_, graph_.get(), options_.n_threads, options_.max_loop_iterations};
   simplify(*graph_, context, options_.optimize);
   program_ = std::make_unique<Program>(*graph_, context);
