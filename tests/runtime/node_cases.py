@@ -52,7 +52,7 @@ class Case:
     name: str
     model: onnx.ModelProto
     operators: frozenset[tuple[str, str]]
-    data_sets: list[tuple[list[Any], list[Any]]]
+    data_sets: list[tuple[Any, Any]]
     rtol: float
     atol: float
 
@@ -75,8 +75,9 @@ def all_cases() -> dict[str, Case]:
 
         found = collect_testcases(None)
     return {
-        c.name: Case(c.name, c.model, frozenset(operators_of(c.model.graph)), c.data_sets, c.rtol, c.atol)
+        c.name: Case(c.name, c.model, frozenset(operators_of(c.model.graph)), list(c.data_sets), c.rtol, c.atol)
         for c in found
+        if c.model is not None and c.data_sets is not None
     }
 
 

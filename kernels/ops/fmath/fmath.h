@@ -82,7 +82,7 @@ struct Fmath {
   WIA_FMATH_REDUCE(WIA_FMATH_MEMBER)
 #undef WIA_FMATH_MEMBER
 
-  // y = exp(x - max x) / sum, and x - max x - log(sum). n >= 1; y may be x.
+  // y = exp(x - max x) * (1 / sum), and x - max x - log(sum). n >= 1; y may be x.
   void (*softmax)(size_t n, const float* x, float* y);
   void (*log_softmax)(size_t n, const float* x, float* y);
   // sum of (x - mean)^2.

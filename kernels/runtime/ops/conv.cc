@@ -15,55 +15,94 @@ std::vector<int64_t> kernel_of(const Shape& weight) {
   return {weight.begin() + std::min(2, weight.rank()), weight.end()};
 }
 
+// n floats, many of them the same few numbers: the compiler writes those without a loop.
+inline void copy_floats(const float* from, int64_t n, float* to) {
+  constexpr size_t kFloat = sizeof(float);
+  if (n == 32) {
+    std::memcpy(to, from, 32 * kFloat);
+  } else if (n == 16) {
+    std::memcpy(to, from, 16 * kFloat);
+  } else if (n == 8) {
+    std::memcpy(to, from, 8 * kFloat);
+  } else {
+    for (int64_t i = 0; i < n; ++i) to[i] = from[i];
+  }
+}
+
+// A stretch of a panel's columns within one output row.
+struct Stretch {
+  int64_t at, length;  // columns of the panel
+  int64_t oz, oy, ox;  // its first output
+};
+
+// One channel of one stretch: a row of the panel for each tap.
+void gather_stretch(const Window& w, const std::vector<Reach>& reach, const float* plane,
+                    const Stretch& s, int64_t nr, float* rows) {
+  const int64_t step = w.stride[2];
+  float* out = rows + s.at;
+  for (int64_t kz = 0; kz < w.kernel[0]; ++kz) {
+    const int64_t iz = s.oz * w.stride[0] + kz * w.dilation[0] - w.pad_lo[0];
+    for (int64_t ky = 0; ky < w.kernel[1]; ++ky) {
+      const int64_t iy = s.oy * w.stride[1] + ky * w.dilation[1] - w.pad_lo[1];
+      const bool inside = iz >= 0 && iz < w.in[0] && iy >= 0 && iy < w.in[1];
+      const float* row = plane + (iz * w.in[1] + iy) * w.in[2] + s.ox * step - w.pad_lo[2];
+      for (int64_t kx = 0; kx < w.kernel[2]; ++kx, out += nr, row += w.dilation[2]) {
+        const Reach& r = reach[static_cast<size_t>(kx)];
+        const int64_t first = inside ? std::clamp<int64_t>(r.first - s.ox, 0, s.length) : s.length;
+        const int64_t last =
+            inside ? std::clamp<int64_t>(r.last - s.ox, first, s.length) : s.length;
+        for (int64_t i = 0; i < first; ++i) out[i] = 0.0f;
+        if (step == 1) {
+          copy_floats(row + first, last - first, out + first);
+        } else if (step == 2) {
+          for (int64_t i = first; i < last; ++i) out[i] = row[2 * i];
+        } else {
+          for (int64_t i = first; i < last; ++i) out[i] = row[i * step];
+        }
+        for (int64_t i = last; i < s.length; ++i) out[i] = 0.0f;
+      }
+    }
+  }
+}
+
 // Packed panels of the columns [first_pixel, first_pixel + n) of im2col: row (channel, tap), column
 // pixel.
-void gather_columns(const Window& w, int64_t channels, const float* x, int64_t first_pixel,
-                    int64_t n, int64_t nr, float* packed) {
+void gather_columns(const Window& w, const std::vector<Reach>& reach, int64_t channels,
+                    const float* x, int64_t first_pixel, int64_t n, int64_t nr, float* packed) {
   const int64_t taps = w.n_taps(), plane = w.n_in(), k = channels * taps;
-  const int64_t out_w = w.out[2], out_h = w.out[1];
-  for (int64_t p0 = 0; p0 < n; p0 += nr) {
-    float* panel = packed + p0 * k;
-    const int64_t columns = std::min(nr, n - p0);
-    if (columns < nr)
-      for (int64_t r = 0; r < k; ++r)
-        std::fill(panel + r * nr + columns, panel + (r + 1) * nr, 0.0f);
-    for (int64_t at = 0; at < columns;) {  // stretches within one output row
-      const int64_t pixel = first_pixel + p0 + at;
-      const int64_t ox = pixel % out_w, oy = pixel / out_w % out_h, oz = pixel / out_w / out_h;
-      const int64_t length = std::min(columns - at, out_w - ox);
-      int64_t tap = 0;
-      for (int64_t kz = 0; kz < w.kernel[0]; ++kz) {
-        const int64_t iz = oz * w.stride[0] + kz * w.dilation[0] - w.pad_lo[0];
-        for (int64_t ky = 0; ky < w.kernel[1]; ++ky) {
-          const int64_t iy = oy * w.stride[1] + ky * w.dilation[1] - w.pad_lo[1];
-          const bool row_inside = iz >= 0 && iz < w.in[0] && iy >= 0 && iy < w.in[1];
-          for (int64_t kx = 0; kx < w.kernel[2]; ++kx, ++tap) {
-            int64_t first, last;
-            w.inside(2, kx, first, last);
-            first = row_inside ? std::clamp<int64_t>(first - ox, 0, length) : length;
-            last = row_inside ? std::clamp<int64_t>(last - ox, first, length) : length;
-            const int64_t step = w.stride[2];
-            const float* in =
-                x + (iz * w.in[1] + iy) * w.in[2] + ox * step + kx * w.dilation[2] - w.pad_lo[2];
-            float* out = panel + tap * nr + at;
-            for (int64_t c = 0; c < channels; ++c) {
-              for (int64_t i = 0; i < first; ++i) out[i] = 0.0f;
-              if (first < last) {
-                const float* from = in + c * plane;
-                if (step == 1) {
-                  for (int64_t i = first; i < last; ++i) out[i] = from[i];
-                } else {
-                  for (int64_t i = first; i < last; ++i) out[i] = from[i * step];
-                }
-              }
-              for (int64_t i = last; i < length; ++i) out[i] = 0.0f;
-              out += taps * nr;
-            }
-          }
-        }
-      }
-      at += length;
+  const int64_t full = n / nr * nr;
+  if (full < n)
+    for (int64_t r = 0; r < k; ++r)
+      std::fill(packed + full * k + r * nr + n - full, packed + full * k + (r + 1) * nr, 0.0f);
+  if (taps == 1 && w.out[2] == plane && w.stride[2] == 1 &&
+      w.pad_lo[2] == 0) {  // pointwise: rows as they are
+    for (int64_t c = 0; c < channels; ++c) {
+      const float* in = x + c * plane + first_pixel;
+      for (int64_t p = 0; p < n; p += nr)
+        copy_floats(in + p, std::min(nr, n - p), packed + p * k + c * nr);
     }
+    return;
+  }
+  constexpr int64_t kMaxColumns = 64;
+  for (int64_t p0 = 0; p0 < n; p0 += nr) {
+    Stretch stretches[kMaxColumns];
+    int64_t n_stretches = 0;
+    const int64_t columns = std::min(nr, n - p0), pixel = first_pixel + p0;
+    Stretch next = {0, 0, pixel / w.out[2] / w.out[1], pixel / w.out[2] % w.out[1],
+                    pixel % w.out[2]};
+    while (next.at < columns) {
+      next.length = std::min(columns - next.at, w.out[2] - next.ox);
+      stretches[n_stretches++] = next;
+      next.at += next.length;
+      next.ox = 0;
+      if (++next.oy == w.out[1]) {
+        next.oy = 0;
+        ++next.oz;
+      }
+    }
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t s = 0; s < n_stretches; ++s)
+        gather_stretch(w, reach, x + c * plane, stretches[s], nr, packed + p0 * k + c * taps * nr);
   }
 }
 
@@ -131,6 +170,7 @@ class Conv final : public Op {
       weight_bytes_ = 0;
     } else {
       flatten_pointwise(w_);
+      reach_ = reaches(w_);
       const size_t k = static_cast<size_t>(Shape({c_per_group_, w_.n_taps()}).numel());
       const size_t pixels = static_cast<size_t>(w_.n_out());
       const size_t n_panels = (pixels + gemm_.nr - 1) / gemm_.nr;
@@ -188,8 +228,8 @@ class Conv final : public Op {
         const int64_t first = tile % column_tasks * columns,
                       count = std::min(columns, pixels - first);
         if (tile != gathered) {
-          gather_columns(w_, c_per_group_, x + plane * c_per_group_ * in_plane, first, count,
-                         static_cast<int64_t>(gemm_.nr), panels);
+          gather_columns(w_, reach_, c_per_group_, x + plane * c_per_group_ * in_plane, first,
+                         count, static_cast<int64_t>(gemm_.nr), panels);
           gathered = tile;
         }
         FgemmParams p{};
@@ -284,6 +324,7 @@ class Conv final : public Op {
   Tensor packed_;
   Shape packed_shape_, weight_;
   Window w_;
+  std::vector<Reach> reach_;
   int64_t n_ = 0, c_per_group_ = 0, m_per_group_ = 0, padded_h_ = 0, padded_w_ = 0;
   bool has_bias_ = false, depthwise_ = false, one_row_ = false;
   int64_t row_length_ = 0;

@@ -11,7 +11,8 @@ namespace {
 // Calls body(tap, input row, output row, first output, last output) for every tap that reads inside
 // the input.
 template <class Body>
-void each_tap(const Window& w, int64_t oz, int64_t oy, Body&& body) {
+void each_tap(const Window& w, const std::vector<Reach>& reach, int64_t oz, int64_t oy,
+              Body&& body) {
   int64_t tap = 0;
   for (int64_t kz = 0; kz < w.kernel[0]; ++kz) {
     const int64_t iz = oz * w.stride[0] + kz * w.dilation[0] - w.pad_lo[0];
@@ -20,8 +21,7 @@ void each_tap(const Window& w, int64_t oz, int64_t oy, Body&& body) {
       const bool inside = iz >= 0 && iz < w.in[0] && iy >= 0 && iy < w.in[1];
       for (int64_t kx = 0; kx < w.kernel[2]; ++kx, ++tap) {
         if (!inside) continue;
-        int64_t first, last;
-        w.inside(2, kx, first, last);
+        const auto [first, last] = reach[static_cast<size_t>(kx)];
         if (first < last)
           body(tap, (iz * w.in[1] + iy) * w.in[2] + kx * w.dilation[2] - w.pad_lo[2], first, last);
       }
@@ -56,6 +56,7 @@ class MaxPool final : public Op {
     if (!dispatch<float, double, int8_t, uint8_t>(dtype_, []<class T>() {})) bad_type(dtype_);
     rank_ = x.rank() - 2;
     w_ = attributes_.fit(x, kernel_for(x, global_));
+    reach_ = reaches(w_);
     planes_ = x[0] * x[1];
     const Shape out = pooled_shape(x, w_);
     out.numel();
@@ -82,7 +83,7 @@ class MaxPool final : public Op {
           std::fill_n(out, w_.out[2], lowest);
           int64_t* at = indices ? indices + row * w_.out[2] : nullptr;
           if (at) std::fill_n(at, w_.out[2], int64_t{-1});
-          each_tap(w_, oz, oy, [&](int64_t, int64_t from, int64_t first, int64_t last) {
+          each_tap(w_, reach_, oz, oy, [&](int64_t, int64_t from, int64_t first, int64_t last) {
             const int64_t step = w_.stride[2];
             if (at) {
               for (int64_t ox = first; ox < last; ++ox) {
@@ -134,6 +135,7 @@ class MaxPool final : public Op {
   int rank_ = 0;
   int64_t planes_ = 0;
   Window w_;
+  std::vector<Reach> reach_;
 };
 
 // AveragePool (p = 0) and LpPool: sums over the taps in order, float32 or float64.
@@ -154,6 +156,7 @@ class SumPool final : public Op {
     dtype_ = c.dtype(0);
     if (!dispatch<float, double>(dtype_, []<class T>() {})) bad_type(dtype_);
     w_ = attributes_.fit(x, kernel_for(x, global_));
+    reach_ = reaches(w_);
     planes_ = x[0] * x[1];
     const Shape out = pooled_shape(x, w_);
     out.numel();
@@ -181,7 +184,7 @@ class SumPool final : public Op {
             }
           }
           std::fill_n(out, w_.out[2], T{0});
-          each_tap(w_, oz, oy, [&](int64_t, int64_t from, int64_t first, int64_t last) {
+          each_tap(w_, reach_, oz, oy, [&](int64_t, int64_t from, int64_t first, int64_t last) {
             const T* source = in + from;
             const int64_t step = w_.stride[2];
             if constexpr (std::is_same_v<T, float>) {
@@ -243,6 +246,7 @@ class SumPool final : public Op {
   DType dtype_ = DType::kUndefined;
   int64_t planes_ = 0;
   Window w_;
+  std::vector<Reach> reach_;
 };
 
 }  // namespace

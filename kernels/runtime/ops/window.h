@@ -32,6 +32,21 @@ struct Window {
   }
 };
 
+// The outputs [first, last) of the innermost dimension that each of its taps reaches inside the
+// input.
+struct Reach {
+  int64_t first, last;
+};
+inline std::vector<Reach> reaches(const Window& w) {
+  std::vector<Reach> all;
+  for (int64_t kx = 0; kx < w.kernel[2]; ++kx) {
+    Reach r;
+    w.inside(2, kx, r.first, r.last);
+    all.push_back(r);
+  }
+  return all;
+}
+
 class WindowAttributes {
  public:
   explicit WindowAttributes(const Node& node)
