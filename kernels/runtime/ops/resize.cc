@@ -262,6 +262,9 @@ class Resize final : public Op {
     }
     const int64_t n = out_[rank - 1];
     const std::vector<int64_t>& inner = source_.back().index;
+    // Channels last: pixels move whole.
+    bool whole = true;
+    for (int64_t i = 0; i < n; ++i) whole &= inner[static_cast<size_t>(i)] == i;
     pool.parallel_for(
         y.numel() / n, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row) {
@@ -273,6 +276,10 @@ class Resize final : public Op {
             }
             const W* in = x.as<W>() + from;
             W* out = y.as<W>() + row * n;
+            if (whole) {
+              std::copy_n(in, n, out);
+              continue;
+            }
             for (int64_t i = 0; i < n; ++i) out[i] = in[inner[static_cast<size_t>(i)]];
           }
         });
