@@ -208,7 +208,7 @@ def main() -> None:
         setup, path, case, n = arguments.child
         child(setup, Path(path), case, int(n))
         return
-    from benchmarks.models import MODELS  # a framework comes with it, which the cases must not have
+    from benchmarks.models.seeded import MODELS  # a framework comes with it, which the cases must not have
 
     rows: list[dict[str, Any]] = []
     base: dict[str, Any] = {}

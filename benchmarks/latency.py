@@ -22,7 +22,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks.executors import EXECUTORS, Run
-from benchmarks.models import MODELS, Model, cache
+from benchmarks.models import Model, cache
+from benchmarks.models.seeded import MODELS
 from benchmarks.producers import PRODUCERS
 
 OURS = "libwia, wia-quant file"
