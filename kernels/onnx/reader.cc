@@ -606,15 +606,15 @@ class GraphReader {
   // then stand for them in that order, kNoValue where it does not use one.
   void lift_captures(Node& node, const Subgraphs& subgraphs) {
     std::vector<std::string> names;
+    std::unordered_map<std::string, size_t> position;
     for (const auto& [graph, captured] : subgraphs)
       for (const std::string& name : captured)
-        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+        if (position.emplace(name, names.size()).second) names.push_back(name);
     for (const std::string& name : names) node.inputs.push_back(find(name));
     for (const auto& [graph, captured] : subgraphs) {
       std::vector<ValueId> aligned(names.size(), kNoValue);
       for (size_t i = 0; i < captured.size(); ++i)
-        aligned[std::find(names.begin(), names.end(), captured[i]) - names.begin()] =
-            graph->captures[i];
+        aligned[position.at(captured[i])] = graph->captures[i];
       graph->captures = std::move(aligned);
     }
   }

@@ -151,18 +151,23 @@ std::vector<Tensor> evaluate_node(const Node& node, const std::vector<Tensor>& i
 }
 
 void fold_constants(Graph& graph, const KernelContext& context, bool keep_dequantize) {
-  for (auto& node : graph.nodes) {
-    if (foldable(graph, *node, keep_dequantize) && fold(graph, *node, context)) {
-      node->outputs.clear();  // dead: its outputs are constants now
-      continue;
+  // A branch that takes its node's place can make further conditions known. A chain of them longer
+  // than any exporter writes is left for the run.
+  constexpr int kMaxRounds = 32;
+  for (int round = 0; round < kMaxRounds; ++round) {
+    for (auto& node : graph.nodes) {
+      if (foldable(graph, *node, keep_dequantize) && fold(graph, *node, context)) {
+        node->outputs.clear();  // dead: its outputs are constants now
+        continue;
+      }
+      share_constants(graph, *node);
+      for (auto& [key, attribute] : node->attributes)
+        if (auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute))
+          fold_constants(**inner, context, keep_dequantize);
     }
-    share_constants(graph, *node);
-    for (auto& [key, attribute] : node->attributes)
-      if (auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute))
-        fold_constants(**inner, context, keep_dequantize);
+    graph.remove_dead();
+    if (!inline_branches(graph)) break;
   }
-  graph.remove_dead();
-  if (inline_branches(graph)) fold_constants(graph, context, keep_dequantize);
 }
 
 }  // namespace wia

@@ -14,7 +14,7 @@ struct Buffer {
 };
 
 // Sets the offsets so that no two buffers alive in one step overlap; returns the bytes of the
-// block. Best fit, largest first.
+// block. Best fit, largest first; for more than 4096 buffers in the order of steps.
 size_t place_buffers(std::vector<Buffer>& buffers);
 
 }  // namespace wia

@@ -54,6 +54,23 @@ TEST(the_smallest_gap_that_fits_is_taken) {
   CHECK_EQ(buffers[4].offset, size_t{640 + 384});
 }
 
+TEST(very_many_buffers_are_placed_without_overlap_and_soon) {
+  std::mt19937 random(8);
+  std::vector<Buffer> buffers;
+  constexpr int kBuffers = 100000, kLongest = 20;
+  for (int i = 0; i < kBuffers; ++i) {
+    const int first = i / 2;
+    buffers.push_back({random() % 5000, first, first + static_cast<int>(random() % kLongest)});
+  }
+  const size_t total = wia::place_buffers(buffers);
+  CHECK(total < size_t{2} * 2 * kLongest * 5000);
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    CHECK(buffers[i].offset % 64 == 0 && buffers[i].offset + buffers[i].n_bytes <= total);
+    for (size_t j = i + 1; j < buffers.size() && buffers[j].first <= buffers[i].last; ++j)
+      CHECK(!overlap(buffers[i], buffers[j]));
+  }
+}
+
 TEST(no_buffers_need_no_memory) {
   std::vector<Buffer> none;
   CHECK_EQ(wia::place_buffers(none), size_t{0});
