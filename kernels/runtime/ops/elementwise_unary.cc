@@ -143,8 +143,9 @@ template <class Function>
 class AnyUnary final : public Op {
  public:
   using Op::Op;
-  AnyUnary(const Node& node, const KernelContext& context, Function function)
-      : Op(node, context), function_(std::move(function)) {}
+  AnyUnary(const Node& node, const KernelContext& context, Function function,
+           Fmath::Unary fast = nullptr)
+      : Op(node, context), function_(std::move(function)), fast_(fast) {}
 
   Inferred infer(InferContext& c) override {
     check_inputs(c, 1);
@@ -161,6 +162,9 @@ class AnyUnary final : public Op {
     const Tensor& x = *c.input(0);
     Tensor& y = *c.output(0);
     c.pool().parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      if (fast_ && dtype_ == DType::kFloat32)
+        return fast_(static_cast<size_t>(end - begin), x.as<float>() + begin, y.as<float>() + begin,
+                     0, 0);
       Function::dispatch_types(dtype_, [&]<class T>() {
         using Out = decltype(function_(T{}));
         const T* in = x.as<T>();
@@ -172,6 +176,7 @@ class AnyUnary final : public Op {
 
  private:
   Function function_{};
+  Fmath::Unary fast_ = nullptr;  // for float32
   DType dtype_ = DType::kUndefined;
   bool same_size_ = false;
 };
@@ -277,23 +282,25 @@ struct IsInf : OfFloats {
 
 template <class Function>
 std::unique_ptr<Kernel> any_unary(const Node& node, const KernelContext& context,
-                                  Function function = {}) {
-  return widen(std::make_unique<AnyUnary<Function>>(node, context, function), context);
+                                  Function function = {}, Fmath::Unary Fmath::* fast = nullptr) {
+  return widen(std::make_unique<AnyUnary<Function>>(
+                   node, context, function, fast ? select_fmath(context.isa).*fast : nullptr),
+               context);
 }
 
 }  // namespace
 
 std::unique_ptr<Kernel> make_abs(const Node& n, const KernelContext& c) {
-  return any_unary<Abs>(n, c);
+  return any_unary<Abs>(n, c, {}, &Fmath::unaryAbs);
 }
 std::unique_ptr<Kernel> make_neg(const Node& n, const KernelContext& c) {
-  return any_unary<Neg>(n, c);
+  return any_unary<Neg>(n, c, {}, &Fmath::unaryNeg);
 }
 std::unique_ptr<Kernel> make_sign(const Node& n, const KernelContext& c) {
   return any_unary<Sign>(n, c);
 }
 std::unique_ptr<Kernel> make_relu(const Node& n, const KernelContext& c) {
-  return any_unary<Relu>(n, c);
+  return any_unary<Relu>(n, c, {}, &Fmath::unaryRelu);
 }
 std::unique_ptr<Kernel> make_not(const Node& n, const KernelContext& c) {
   return any_unary<Not>(n, c);
