@@ -127,7 +127,7 @@ def _trace(model: nn.Module) -> fx.Graph:
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise PrepareError(
             f"{type(model).__name__} cannot be traced: {reason}; branches on tensor values and *args defeat torch.fx:"
-            " prepare its submodules one by one, or use the PT2E flow (wia_quant.torch.WiaQuantizer)"
+            " prepare the submodules that can be traced one by one, and leave the rest float"
         ) from error
 
 
