@@ -111,7 +111,12 @@ def test_an_open_batch_is_fused_the_same(batch: int) -> None:
     session = Session(model.SerializeToString())
     session.run(None, b.feeds)
     ops = Counter(n["op_type"] for n in session.describe()["nodes"] if n["kind"] != "folded")
-    assert ops - Counter({"Reshape": 2, "Flatten": 1, "Identity": 1}) == {"Quantize": 1, "QConv": 1, "QMean": 1, "Transpose": 1}
+    assert ops - Counter({"Reshape": 2, "Flatten": 1, "Identity": 1}) == {
+        "Quantize": 1,
+        "QConv": 1,
+        "QMean": 1,
+        "Transpose": 1,
+    }
 
 
 def test_a_shape_read_off_a_quantized_tensor_keeps_no_floats() -> None:
