@@ -70,7 +70,7 @@ void tile(const QGemmBlock& q, size_t row) {
       WIA_STEP(6)
       WIA_STEP(7)
 #undef WIA_STEP
-          w += 8 * kLanes;
+      w += 8 * kLanes;
     }
     for (; k < q.segment_k; ++k) {
       int16_t x[MR];
