@@ -165,7 +165,7 @@ class MatMul final : public Op {
     size_t m = static_cast<size_t>(a[ra - 2]);
     const size_t k = static_cast<size_t>(a[ra - 1]), n = static_cast<size_t>(b[rb - 1]);
     n_products_ = static_cast<size_t>(batch_.numel());
-    check(n_products_ < (size_t{1} << 26), "too many products");
+    check(n_products_ < (size_t{1} << 22), "too many products");
     size_t n_a = static_cast<size_t>(batch_a.numel()), n_b = static_cast<size_t>(batch_b.numel());
     index_a_.assign(n_products_, 0);
     index_b_.assign(n_products_, 0);

@@ -402,6 +402,8 @@ class Pad final : public Op {
       check(std::abs(lo) < kLimit && std::abs(hi) < kLimit, "a pad is too large");
       out[d] = x[d] + lo + hi;
       check(out[d] >= 0, "pads crop more than dimension " + std::to_string(d) + " has");
+      constexpr int64_t kLongest = int64_t{1} << 27;  // each index is looked up in a table
+      check(out[d] <= std::max(x[d], kLongest), "a padded dimension is too large");
       before_[static_cast<size_t>(d)] = lo;
       if (mode_ != "constant" && out[d] > 0 && (lo > 0 || hi > 0))
         check(x[d] > 0, "mode '" + mode_ + "' pads an empty dimension");

@@ -238,6 +238,10 @@ class RoiAlign final : public Op {
       check(images[r] >= 0 && images[r] < x.shape[0], "a batch index is out of range");
       for (int i = 0; i < 4; ++i)
         check(std::fabs(rois[r * 4 + i] * scale_) < 1e6f, "a roi is too large or not a number");
+      const float bins =
+          std::fabs((rois[r * 4 + 2] - rois[r * 4]) * scale_ / static_cast<float>(width_)) *
+          std::fabs((rois[r * 4 + 3] - rois[r * 4 + 1]) * scale_ / static_cast<float>(height_));
+      check(bins < 1e6f, "a roi needs too many samples");
     }
     c.pool().parallel_for(n_rois * channels, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

@@ -123,6 +123,7 @@ class WindowAttributes {
 
  private:
   static constexpr int64_t kLimit = int64_t{1} << 31;
+  static constexpr int64_t kLargestKernel = 1 << 16;  // of those larger than the input
 
   void need(bool condition, const std::string& what) const {
     if (!condition) fail(WIA_ERROR_INVALID_ARGUMENT, where_ + ": " + what);
@@ -150,7 +151,8 @@ class WindowAttributes {
       w.stride[d] = strides_.empty() ? 1 : strides_[at];
       w.dilation[d] = dilations_.empty() ? 1 : dilations_[at];
       need(w.in[d] < kLimit, "the input is too large");
-      need(w.kernel[d] > 0 && w.kernel[d] < kLimit, "a kernel size is not positive, or too large");
+      need(w.kernel[d] > 0 && w.kernel[d] <= std::max(w.in[d], kLargestKernel),
+           "a kernel size is not positive, or too large");
       need(w.stride[d] > 0 && w.stride[d] < kLimit, "a stride is not positive, or too large");
       need(w.dilation[d] > 0 && w.dilation[d] < kLimit, "a dilation is not positive, or too large");
       if (auto_pad_ == "NOTSET" || auto_pad_.empty()) {
