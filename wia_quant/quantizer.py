@@ -178,7 +178,8 @@ def quantize(
         choices=choices,
         calibration={"data": dict(found.data), "n_batches": found.n_batches},
     )
-    return QuantizedModel(written.model, plan, found, written.notes)
+    # The table has the ranges of the file, so that it gives the same ones without the data.
+    return QuantizedModel(written.model, plan, found.with_ranges(draft.ranges), written.notes)
 
 
 def _extremes(table: CalibrationTable) -> dict[str, Range]:

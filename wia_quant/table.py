@@ -117,6 +117,16 @@ class CalibrationTable:
                 raise TableError(f"the calibrator state of tensor {name!r} is broken ({e})") from e
         return restored
 
+    def with_ranges(self, ranges: Mapping[str, Range]) -> CalibrationTable:
+        """These ranges in place of the calibrator's, where they differ; what is clipped is then not known."""
+        known = self.tensors
+        changed = {
+            name: TensorRange(r, known[name].n_values if name in known else 0)
+            for name, r in ranges.items()
+            if name not in known or r != known[name].range
+        }
+        return replace(self, tensors={**self.tensors, **changed})
+
     def without_states(self) -> CalibrationTable:
         """The ranges alone: small, but a calibration cannot go on from it."""
         return replace(self, states={})
