@@ -100,7 +100,8 @@ class GraphBuilder {
   static constexpr int kOpset = 17;
 
   std::string next(const std::string& stem) { return stem + "_" + std::to_string(count_++); }
-  ValueId shaped(const std::string& name, const Shape& shape, DType dtype) {
+  // By value: a shape of the graph's own values would move when a value is added.
+  ValueId shaped(const std::string& name, Shape shape, DType dtype) {
     const ValueId v = graph.add_value(name, dtype);
     graph.values[v].has_shape = true;
     graph.values[v].shape = shape;
