@@ -603,6 +603,26 @@ TEST(a_model_is_loaded_and_run) {
               "1 inputs, not 0");
 }
 
+TEST(a_bool_may_be_any_byte) {
+  const Context ctx;
+  proto::Proto graph;
+  graph.message(proto::kNode, proto::node("Not", {"x"}, {"y"}))
+      .message(proto::kInput, proto::value_info("x", 9, {3}))
+      .message(proto::kOutput, proto::value_info("y", 9, {3}));
+  const std::string bytes = proto::model(graph).bytes();
+  wia_model_t model = nullptr;
+  wia_session_t session = nullptr;
+  ok(wia_load_model_from_memory(ctx, bytes.data(), bytes.size(), &model));
+  ok(wia_create_session(ctx, model, nullptr, &session));
+  wia_tensor_desc_t desc = describe(WIA_BOOL, {3});
+  uint8_t values[] = {0, 1, 0xfe};
+  desc.data = values;
+  wia_tensor_t x = nullptr, y = nullptr;
+  ok(wia_allocate_tensor(ctx, &desc, &x));
+  ok(wia_run_session(session, &x, 1, &y, 1, nullptr));
+  CHECK(read<uint8_t>(y) == (std::vector<uint8_t>{1, 0, 0}));
+}
+
 TEST(models_that_cannot_be_loaded_say_why) {
   const Context ctx;
   wia_model_t model = nullptr;

@@ -105,12 +105,18 @@ std::vector<Tensor> Session::checked(std::span<const Tensor> inputs) {
   aligned_.resize(inputs.size());
   for (size_t i = 0; i < feeds.size(); ++i) {
     check_input(inputs_[i], feeds[i]);
-    if (reinterpret_cast<uintptr_t>(feeds[i].data) % kAlignment == 0 && feeds[i].data) continue;
-    Tensor& copy = aligned_[i];
     const size_t n_bytes = feeds[i].n_bytes();
+    auto* bytes = static_cast<uint8_t*>(feeds[i].data);
+    // Kernels rely on a bool being 0 or 1; a caller's need not be.
+    const bool odd = feeds[i].dtype == DType::kBool &&
+                     std::any_of(bytes, bytes + n_bytes, [](uint8_t b) { return b > 1; });
+    if (!odd && bytes && reinterpret_cast<uintptr_t>(bytes) % kAlignment == 0) continue;
+    Tensor& copy = aligned_[i];
     if (!copy.data || copy.n_bytes() < n_bytes)
       copy = Tensor::allocate(DType::kUint8, {static_cast<int64_t>(n_bytes)});
-    if (n_bytes) std::memcpy(copy.data, feeds[i].data, n_bytes);
+    if (n_bytes) std::memcpy(copy.data, bytes, n_bytes);
+    if (odd)
+      std::transform(bytes, bytes + n_bytes, copy.as<uint8_t>(), [](uint8_t b) { return b != 0; });
     feeds[i].data = copy.data;
   }
   return feeds;

@@ -28,9 +28,17 @@ extern "C" {
 #define WIA_API __attribute__((visibility("default")))
 #endif
 
+// Callers in any language may pass any number where an enum is due: in C++ too every number is a
+// value of it.
+#ifdef __cplusplus
+#define WIA_ENUM : int
+#else
+#define WIA_ENUM
+#endif
+
 // ---- Status and errors
 
-typedef enum wia_status_t {
+typedef enum wia_status_t WIA_ENUM {
   WIA_SUCCESS = 0,
   WIA_ERROR_INVALID_ARGUMENT = 1,
   WIA_ERROR_OUT_OF_MEMORY = 2,
@@ -124,7 +132,7 @@ WIA_API wia_status_t wia_context_set_threads(wia_context_t ctx, int n_threads);
 // it returns: a stream is always idle, and an event that was recorded has happened. A NULL stream
 // is the context's own.
 
-typedef enum wia_stream_type_t {
+typedef enum wia_stream_type_t WIA_ENUM {
   WIA_STREAM_COMPUTE = 0,
   WIA_STREAM_TRANSFER = 1
 } wia_stream_type_t;
@@ -141,14 +149,14 @@ WIA_API wia_status_t wia_stream_wait_event(wia_stream_t stream, wia_event_t even
 
 // ---- Memory. The four types are the same memory here, and the host may read and write all of it.
 
-typedef enum wia_memory_type_t {
+typedef enum wia_memory_type_t WIA_ENUM {
   WIA_MEMORY_DEVICE = 0,
   WIA_MEMORY_PINNED = 1,
   WIA_MEMORY_UNIFIED = 2,
   WIA_MEMORY_MANAGED = 3
 } wia_memory_type_t;
 
-typedef enum wia_memory_flags_t {
+typedef enum wia_memory_flags_t WIA_ENUM {
   WIA_MEMORY_FLAG_NONE = 0,
   WIA_MEMORY_FLAG_ZERO = 1 /* filled with zeros */
 } wia_memory_flags_t;
@@ -176,7 +184,7 @@ WIA_API wia_status_t wia_memset(void* ptr, int value, size_t size);
 #define WIA_MAX_DIMS 8
 
 // The values are those of onnx.TensorProto.DataType.
-typedef enum wia_datatype_t {
+typedef enum wia_datatype_t WIA_ENUM {
   WIA_UNDEFINED = 0,
   WIA_FLOAT32 = 1,
   WIA_UINT8 = 2,
@@ -200,13 +208,13 @@ typedef enum wia_datatype_t {
 // The order in which a 4-dimensional tensor of pictures lists its dimensions; the memory order is
 // that of the dimensions unless strides say otherwise. Only wia_conv2d looks at it; weights are O,
 // I, H, W in place of N, C, H, W.
-typedef enum wia_layout_t {
+typedef enum wia_layout_t WIA_ENUM {
   WIA_LAYOUT_NCHW = 0,
   WIA_LAYOUT_NHWC = 1,
   WIA_LAYOUT_CHWN = 2
 } wia_layout_t;
 
-typedef enum wia_quantization_scheme_t {
+typedef enum wia_quantization_scheme_t WIA_ENUM {
   WIA_QUANTIZATION_NONE = 0,
   WIA_QUANTIZATION_PER_TENSOR_SYMMETRIC = 1,   // one scale, zero point 0
   WIA_QUANTIZATION_PER_TENSOR_ASYMMETRIC = 2,  // one scale and zero point
@@ -264,7 +272,7 @@ typedef struct wia_softmax_config_t {
   float temperature;  // softmax(x / temperature); 0 is 1
 } wia_softmax_config_t;
 
-typedef enum wia_reduce_op_t {
+typedef enum wia_reduce_op_t WIA_ENUM {
   WIA_REDUCE_SUM = 0,
   WIA_REDUCE_PROD = 1,
   WIA_REDUCE_MIN = 2,
@@ -363,7 +371,7 @@ WIA_API wia_status_t wia_run_session(wia_session_t session, const wia_tensor_t* 
 
 // ---- Profiling: the time of each operator and session run of a context.
 
-typedef enum wia_profile_mode_t {
+typedef enum wia_profile_mode_t WIA_ENUM {
   WIA_PROFILE_SAMPLING = 0,  // not supported
   WIA_PROFILE_INSTRUMENTATION = 1,
   WIA_PROFILE_HARDWARE_COUNTERS = 2  // not supported
