@@ -179,7 +179,10 @@ def quantize(
         calibration={"data": dict(found.data), "n_batches": found.n_batches},
     )
     # The table has the ranges of the file, so that it gives the same ones without the data.
-    return QuantizedModel(written.model, plan, found.with_ranges(draft.ranges), written.notes)
+    notes = written.notes
+    if kept is None:
+        notes += ("the table was used without data: weights and biases were not corrected on data; give the data too",)
+    return QuantizedModel(written.model, plan, found.with_ranges(draft.ranges), notes)
 
 
 def _extremes(table: CalibrationTable) -> dict[str, Range]:
