@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from wia_quant.check import RULES, check_model, fix_model
+from wia_quant.rules import RULES, check_model, fix_model
 
 
 def clean_model() -> ModelProto:

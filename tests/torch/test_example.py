@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 
-from wia_quant.check import check_model
+from wia_quant.rules import check_model
 
 ROOT = Path(__file__).parents[2]
 

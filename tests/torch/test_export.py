@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from tests.torch.nets import NETS, Residual, outputs, picture, train
-from wia_quant.check import Severity, check_model
 from wia_quant.errors import CalibrationError, ExportError
 from wia_quant.files import OutputError
+from wia_quant.rules import Severity, check_model
 from wia_quant.torch import (
     convert,
     export,

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from wia_quant.errors import DataError, ModelError, UsageError
-from wia_quant.evaluate import evaluate
 from wia_quant.executors import EXECUTORS
 from wia_quant.labels import labels_of_folders, load_labels
+from wia_quant.measurement import evaluate
 
 CLASSES = ("blue", "green", "red")
 

@@ -11,8 +11,8 @@ import pytest
 from wia_quant.evaluation import Evaluation, EvaluationError, LayerError, SampleResult
 from wia_quant.evaluators.metric import Metric
 from wia_quant.regression import compare
-from wia_quant.report.junit import render_junit
-from wia_quant.report.regression_markdown import render_regression
+from wia_quant.reports.junit import render_junit
+from wia_quant.reports.regression_markdown import render_regression
 
 
 def evaluation(

@@ -10,8 +10,8 @@ from onnx import helper
 
 from tests.quantizing import Array, conv, conv_constants, initializers, model, quantized, run
 from wia_quant.affine import INT8_NARROW
-from wia_quant.check import check_model
-from wia_quant.check.base import Severity
+from wia_quant.rules import check_model
+from wia_quant.rules.base import Severity
 from wia_quant.weights import MAX_BIAS_LEVEL, quantize_bias, quantize_weight, weight_scales
 
 RNG = np.random.default_rng(2)

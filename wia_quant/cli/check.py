@@ -10,10 +10,10 @@ from typing import Annotated, Final
 
 import typer
 
-from wia_quant.check import RULES, Severity, check_model, fix_model
 from wia_quant.cli import options, output
 from wia_quant.files import check_writable, replacing
 from wia_quant.graph import read_proto, save
+from wia_quant.rules import RULES, Severity, check_model, fix_model
 
 #: Exit code of a model that does not conform.
 NOT_CONFORMING: Final = 4

@@ -10,12 +10,12 @@ import typer
 
 from wia_quant.cli import options, output
 from wia_quant.errors import UsageError
-from wia_quant.evaluate import evaluate as measure
 from wia_quant.evaluation import Evaluation
 from wia_quant.evaluators import EVALUATORS
 from wia_quant.evaluators.metric import Metric
 from wia_quant.executors import EXECUTORS
 from wia_quant.files import check_writable
+from wia_quant.measurement import evaluate as measure
 
 Reference = Annotated[
     Path | None,

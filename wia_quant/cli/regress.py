@@ -13,8 +13,8 @@ from wia_quant.errors import UsageError
 from wia_quant.evaluation import Evaluation
 from wia_quant.files import check_writable, replacing
 from wia_quant.regression import Regression, compare
-from wia_quant.report.junit import render_junit
-from wia_quant.report.regression_markdown import render_regression
+from wia_quant.reports.junit import render_junit
+from wia_quant.reports.regression_markdown import render_regression
 
 #: Exit code of a gate that failed.
 GATE_FAILED: Final = 3

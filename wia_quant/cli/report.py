@@ -34,9 +34,9 @@ def report(
     if reference is None or data is None:
         raise UsageError("a report compares with the float model on data; give --reference FLOAT.onnx and --data PATH")
     # Drawing needs the extra; without it the other commands work.
-    from wia_quant.report.gather import gather
-    from wia_quant.report.summary import metric_rows
-    from wia_quant.report.write import check_folder, write_report
+    from wia_quant.reports.gather import gather
+    from wia_quant.reports.summary import metric_rows
+    from wia_quant.reports.write import check_folder, write_report
 
     check_folder(out, force=force)
     with output.progress() as progress:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from wia_quant.check.base import Place, Rule, Severity, at
-from wia_quant.check.products import products
 from wia_quant.qdq import ModelView
+from wia_quant.rules.base import Place, Rule, Severity, at
+from wia_quant.rules.products import products
 
 #: The product of two float32 scales, rounded to float32, may be a few units in the last place off another rounding.
 _TOLERANCE = 4 * float(np.finfo(np.float32).eps)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from wia_quant.evaluators.metric import Metric
-from wia_quant.report.gather import Report
+from wia_quant.reports.gather import Report
 
 #: Layers named in the summary.
 N_LAYERS: Final = 5

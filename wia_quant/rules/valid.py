@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import onnx
 
-from wia_quant.check.base import Place, Rule, Severity
 from wia_quant.qdq import ModelView
+from wia_quant.rules.base import Place, Rule, Severity
 
 
 def find(model: ModelView) -> Iterator[Place]:

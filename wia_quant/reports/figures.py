@@ -11,7 +11,7 @@ import numpy as np
 
 from wia_quant.errors import MissingExtraError
 from wia_quant.evaluation import LayerError
-from wia_quant.report.gather import Histogram
+from wia_quant.reports.gather import Histogram
 from wia_quant.sensitivity import Sensitivity
 
 try:

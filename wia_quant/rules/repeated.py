@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import ModelProto, NodeProto
 
-from wia_quant.check.base import Place, Rule, Severity, at
 from wia_quant.qdq import DEQUANTIZE, QUANTIZE, GraphView, ModelView, view_model
+from wia_quant.rules.base import Place, Rule, Severity, at
 
 
 def find(model: ModelView) -> Iterator[Place]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from wia_quant.check.base import Place, Rule, Severity, at
 from wia_quant.qdq import ModelView
+from wia_quant.rules.base import Place, Rule, Severity, at
 
 
 def find(model: ModelView) -> Iterator[Place]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wia_quant.check.base import Place, Rule, Severity, at
-from wia_quant.check.products import products
 from wia_quant.qdq import ModelView, attribute
+from wia_quant.rules.base import Place, Rule, Severity, at
+from wia_quant.rules.products import products
 
 
 def find(model: ModelView) -> Iterator[Place]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from wia_quant.check.base import Place, Rule, Severity, at
 from wia_quant.qdq import DEQUANTIZE, QUANTIZE, ModelView, attribute
+from wia_quant.rules.base import Place, Rule, Severity, at
 
 _PER_AXIS, _WIDE, _FIRST = 13, 21, 10
 _WIDE_TYPES: dict[int, str] = {

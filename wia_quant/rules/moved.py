@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wia_quant.check.base import Place, Rule, Severity, at
 from wia_quant.qdq import QUANTIZE, Dequantized, GraphView, ModelView
+from wia_quant.rules.base import Place, Rule, Severity, at
 
 #: Operators whose every output value is one of the values of the inputs counted here.
 MOVERS: dict[str, int] = {

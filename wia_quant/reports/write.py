@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from wia_quant.files import OutputError, check_writable, replacing
-from wia_quant.report.gather import Report
-from wia_quant.report.html import render_html
-from wia_quant.report.summary import render_markdown
+from wia_quant.reports.gather import Report
+from wia_quant.reports.html import render_html
+from wia_quant.reports.summary import render_markdown
 
 FILES: Final = ("report.html", "report.json", "report.md")
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 from PIL import Image, ImageOps
 
 from wia_quant.errors import MissingExtraError
-from wia_quant.report import figures
-from wia_quant.report.gather import Flip, Report
-from wia_quant.report.summary import costs, metric_rows
+from wia_quant.reports import figures
+from wia_quant.reports.gather import Flip, Report
+from wia_quant.reports.summary import costs, metric_rows
 
 try:
     import jinja2

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from wia_quant.check.base import Place, Rule, Severity
 from wia_quant.qdq import ModelView
+from wia_quant.rules.base import Place, Rule, Severity
 
 VERSION = "1"
 _KEYS = ("wia.tool", "wia.recipe", "wia.source_sha256", "wia.calibration", "wia.target", "wia.tensors")

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from wia_quant.check.base import Place, Rule, Severity, at
-from wia_quant.check.products import products
 from wia_quant.qdq import ModelView
+from wia_quant.rules.base import Place, Rule, Severity, at
+from wia_quant.rules.products import products
 
 _LIMIT = 2**31 - 1
 _WIDTH: dict[int, int] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wia_quant.check.base import Place, Rule, Severity, at
 from wia_quant.qdq import DEQUANTIZE, QUANTIZE, ModelView
+from wia_quant.rules.base import Place, Rule, Severity, at
 
 
 def find(model: ModelView) -> Iterator[Place]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from onnx import ModelProto
 
-from wia_quant.check.base import Place, Rule, Severity, at
 from wia_quant.qdq import ModelView, view_model
+from wia_quant.rules.base import Place, Rule, Severity, at
 
 
 def find(model: ModelView) -> Iterator[Place]:

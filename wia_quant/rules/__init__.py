@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from onnx import ModelProto
 
-from wia_quant.check import (
+from wia_quant.qdq import view_model
+from wia_quant.rules import (
     activation_grid,
     axis_size,
     bias,
@@ -28,8 +29,7 @@ from wia_quant.check import (
     weight_narrow,
     weight_zero_point,
 )
-from wia_quant.check.base import Finding, Rule, Severity
-from wia_quant.qdq import view_model
+from wia_quant.rules.base import Finding, Rule, Severity
 
 __all__ = ["RULES", "Finding", "Rule", "Severity", "check_model", "fix_model"]
 

@@ -13,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
-from wia_quant.check import Finding, check_model
 from wia_quant.data import Batch, open_data
 from wia_quant.doctor import Symptom, examine
-from wia_quant.evaluate import evaluate
 from wia_quant.evaluation import Evaluation
 from wia_quant.graph import read_proto
 from wia_quant.labels import labels_of_folders
 from wia_quant.layers import LayerProbe
+from wia_quant.measurement import evaluate
 from wia_quant.preprocess import Preprocess
 from wia_quant.qdq import view_model
 from wia_quant.recipe import recorded_preprocess
+from wia_quant.rules import Finding, check_model
 from wia_quant.runtime import Session
 from wia_quant.sensitivity import Sensitivity, sensitivities
 

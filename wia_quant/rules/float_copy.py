@@ -9,8 +9,8 @@ import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from wia_quant.affine import INT8, INT16_SYMMETRIC, UINT8, QParams, QType, quantize
-from wia_quant.check.base import Place, Rule, Severity, at
 from wia_quant.qdq import QUANTIZE, GraphView, ModelView, attribute, view_model
+from wia_quant.rules.base import Place, Rule, Severity, at
 
 _GRIDS: dict[int, QType] = {
     TensorProto.INT8: INT8,

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, numpy_helper
 
-from wia_quant.check.base import Place, Rule, Severity, at
 from wia_quant.qdq import DEQUANTIZE, QUANTIZE, Dequantized, ModelView, view_model
+from wia_quant.rules.base import Place, Rule, Severity, at
 
 
 def find(model: ModelView) -> Iterator[Place]:

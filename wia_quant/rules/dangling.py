@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wia_quant.check.base import Place, Rule, Severity, at
 from wia_quant.qdq import DEQUANTIZE, QUANTIZE, ModelView
+from wia_quant.rules.base import Place, Rule, Severity, at
 
 #: Operators that may stand between Q and DQ: they take integers of any grid as they are.
 _ON_INTEGERS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Identity"})
