@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import onnx
 
@@ -21,6 +21,7 @@ from wia_quant.errors import UsageError
 from wia_quant.exporters.base import verify
 from wia_quant.exporters.onnx_ptq import export
 from wia_quant.files import check_writable, replacing
+from wia_quant.frameworks import is_framework_model, model_to_onnx
 from wia_quant.graph import save as save_proto
 from wia_quant.grids import Scales, WeightKey, choose_grids
 from wia_quant.keep import Kept
@@ -77,7 +78,7 @@ class QuantizedModel:
 
 
 def quantize(
-    model: Source,
+    model: Source | object,
     data: object = None,
     *,
     calibrator: str = "moving_average",
@@ -94,10 +95,10 @@ def quantize(
     progress: Progress | None = None,
     checkpoint: Callable[[CalibrationTable], None] | None = None,
 ) -> QuantizedModel:
-    """Quantize a float ONNX model after training, with ranges taken from data.
+    """Quantize a float model after training, with ranges taken from data.
 
     Args:
-        model: a path, the bytes of a file, or a ModelProto; never changed.
+        model: a path, the bytes of a file, a ModelProto, or a model of a framework (a torch module); never changed.
         data: what ``open_data`` takes: a folder of pictures, .npy/.npz, an iterable of feeds ... None with a
             complete ``table``, or with ``synthetic``.
         calibrator: a name of ``CALIBRATORS``.
@@ -123,7 +124,8 @@ def quantize(
     if workers < 1:
         raise UsageError(f"workers is {workers}; at least 1 is needed")
     device, rules = load_target(target), tuple(exclude)
-    prepared = prepare(model, opset=scheme_named(scheme).opset, exclude=rules)
+    source = model_to_onnx(model, data) if is_framework_model(model) else cast(Source, model)
+    prepared = prepare(source, opset=scheme_named(scheme).opset, exclude=rules)
     plan = decide(prepared.model, scheme, prepared.excluded, device)
     found = _given_table(table, prepared.sha256)
     kept: Kept | None = None

@@ -21,6 +21,7 @@ from wia_quant.cli.demo import demo
 from wia_quant.cli.devices import devices
 from wia_quant.cli.doctor import doctor
 from wia_quant.cli.evaluate import evaluate
+from wia_quant.cli.export import export
 from wia_quant.cli.inspect import inspect
 from wia_quant.cli.regress import regress
 from wia_quant.cli.report import report
@@ -31,6 +32,7 @@ from wia_quant.errors import WiaError
 COMMANDS: Final = MappingProxyType[str, Callable[..., None]](
     {
         "demo": demo,
+        "export": export,
         "calibrate": calibrate,
         "run": run,
         "evaluate": evaluate,
