@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Self
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wia_quant.affine import Range
-from wia_quant.calibrators.base import State, no_data
 from wia_quant.calibrators.histogram import Histogram, coarsened
+from wia_quant.calibrators.of_histogram import OfHistogram
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -24,7 +24,7 @@ LEVELS: Final = 128
 AT_A_TIME: Final = 64
 
 
-class Entropy:
+class Entropy(OfHistogram):
     """The threshold T for which clipping magnitudes to T and rounding them to 128 levels loses least.
 
     The method of TensorRT and onnxruntime, on a histogram of magnitudes: for every T the reference P is the
@@ -36,45 +36,13 @@ class Entropy:
     Known to clip too much for many convolutional nets: see docs/calibration-table.md before choosing it.
     """
 
-    def __init__(self) -> None:
-        self._histogram = Histogram()
-
-    @property
-    def n_values(self) -> int:
-        return self._histogram.seen.n_values
-
-    def observe(self, x: npt.NDArray[Any]) -> None:
-        self._histogram.observe(x)
-
-    def range(self) -> Range:
-        h = self._histogram
-        if h.seen.n_values == 0:
-            raise no_data()
+    def _choose(self, h: Histogram) -> Range:
         counts, width = magnitudes(h)
         last = counts.size  # bins kept
         if counts.size > LEVELS:
             last = LEVELS + int(np.argmin(divergences(counts, LEVELS)))
         threshold = np.inf if last == counts.size else last * width
         return Range.around_zero(max(h.seen.lo, -threshold), min(h.seen.hi, threshold))
-
-    def clipped(self) -> float | None:
-        kept = self.range()
-        return self._histogram.outside(kept.lo, kept.hi)
-
-    def parameters(self) -> dict[str, float]:
-        return {}
-
-    def merge(self, other: Self) -> None:
-        self._histogram.merge(other._histogram)
-
-    def state(self) -> State:
-        return self._histogram.state()
-
-    @classmethod
-    def from_state(cls, state: State) -> Self:
-        new = cls()
-        new._histogram = Histogram.from_state(state)
-        return new
 
 
 def magnitudes(h: Histogram) -> tuple[FloatArray, float]:

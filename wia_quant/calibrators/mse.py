@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Self
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wia_quant.affine import INT8, Range
-from wia_quant.calibrators.base import State, no_data
 from wia_quant.calibrators.histogram import Histogram
+from wia_quant.calibrators.of_histogram import OfHistogram
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -23,26 +23,13 @@ NEAR_ZERO: Final = 64
 MERGED: Final = 8
 
 
-class Mse:
+class Mse(OfHistogram):
     """Trades clipping a few large values against the resolution of all the others.
 
     The squared error of a bin is integrated in closed form, its values taken as spread evenly over it.
     """
 
-    def __init__(self) -> None:
-        self._histogram = Histogram()
-
-    @property
-    def n_values(self) -> int:
-        return self._histogram.seen.n_values
-
-    def observe(self, x: npt.NDArray[Any]) -> None:
-        self._histogram.observe(x)
-
-    def range(self) -> Range:
-        h = self._histogram
-        if h.seen.n_values == 0:
-            raise no_data()
+    def _choose(self, h: Histogram) -> Range:
         lo, hi = min(h.seen.lo, 0.0), max(h.seen.hi, 0.0)
         if lo == hi:
             return Range(lo, hi)
@@ -64,25 +51,6 @@ class Mse:
                 a, b = best(one * a, b * around)
                 a, b = best(a * around, one * b)
         return Range(lo * a, hi * b)
-
-    def clipped(self) -> float | None:
-        kept = self.range()
-        return self._histogram.outside(kept.lo, kept.hi)
-
-    def parameters(self) -> dict[str, float]:
-        return {}
-
-    def merge(self, other: Self) -> None:
-        self._histogram.merge(other._histogram)
-
-    def state(self) -> State:
-        return self._histogram.state()
-
-    @classmethod
-    def from_state(cls, state: State) -> Self:
-        new = cls()
-        new._histogram = Histogram.from_state(state)
-        return new
 
 
 def _search_bins(h: Histogram) -> tuple[FloatArray, FloatArray]:

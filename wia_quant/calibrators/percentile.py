@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from wia_quant.affine import Range
-from wia_quant.calibrators.base import State, no_data, require_same
 from wia_quant.calibrators.histogram import Histogram
+from wia_quant.calibrators.of_histogram import OfHistogram
 from wia_quant.errors import UsageError
 
 
-class Percentile:
+class Percentile(OfHistogram):
     """Keeps the central ``percentile`` % of the values: (100 - percentile) / 2 % lie below, as many above.
 
     Each end is the order statistic (numpy's method "inverted_cdf") rounded outwards to an end of a bin, so at
@@ -25,20 +23,10 @@ class Percentile:
     def __init__(self, percentile: float = 99.99) -> None:
         if not 0.0 < percentile <= 100.0:
             raise UsageError(f"percentile is {percentile}; it must be above 0 and at most 100")
+        super().__init__()
         self._percentile = float(percentile)
-        self._histogram = Histogram()
 
-    @property
-    def n_values(self) -> int:
-        return self._histogram.seen.n_values
-
-    def observe(self, x: npt.NDArray[Any]) -> None:
-        self._histogram.observe(x)
-
-    def range(self) -> Range:
-        h = self._histogram
-        if h.seen.n_values == 0:
-            raise no_data()
+    def _choose(self, h: Histogram) -> Range:
         tail = (100.0 - self._percentile) / 200.0
         # Ranks count from 1; this many values at least are kept from each end.
         keep = min(max(math.ceil((1.0 - tail) * h.seen.n_values), 1), h.seen.n_values)
@@ -49,22 +37,5 @@ class Percentile:
         lo = edges[h.counts.size - 1 - int(np.searchsorted(from_above, keep))]
         return Range.around_zero(max(float(lo), h.seen.lo), min(float(hi), h.seen.hi))
 
-    def clipped(self) -> float | None:
-        kept = self.range()
-        return self._histogram.outside(kept.lo, kept.hi)
-
     def parameters(self) -> dict[str, float]:
         return {"percentile": self._percentile}
-
-    def merge(self, other: Self) -> None:
-        require_same(self.parameters(), other.parameters())
-        self._histogram.merge(other._histogram)
-
-    def state(self) -> State:
-        return self.parameters() | self._histogram.state()
-
-    @classmethod
-    def from_state(cls, state: State) -> Self:
-        new = cls(float(state["percentile"]))
-        new._histogram = Histogram.from_state(state)
-        return new
