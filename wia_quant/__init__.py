@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from wia_quant.data import open_data
     from wia_quant.errors import WiaError
+    from wia_quant.evaluation import Evaluation
+    from wia_quant.gate import baseline, regress
+    from wia_quant.measurement import evaluate
     from wia_quant.quantizer import QuantizedModel, quantize
     from wia_quant.runtime import Session
     from wia_quant.table import CalibrationTable
@@ -23,22 +26,30 @@ __version__: Final = "0.1.0"
 _PUBLIC: Final = MappingProxyType(
     {
         "CalibrationTable": "wia_quant.table",
+        "Evaluation": "wia_quant.evaluation",
         "QuantizedModel": "wia_quant.quantizer",
         "Session": "wia_quant.runtime",
         "WiaError": "wia_quant.errors",
+        "baseline": "wia_quant.gate",
+        "evaluate": "wia_quant.measurement",
         "open_data": "wia_quant.data",
         "quantize": "wia_quant.quantizer",
+        "regress": "wia_quant.gate",
     }
 )
 
 __all__ = [
     "CalibrationTable",
+    "Evaluation",
     "QuantizedModel",
     "Session",
     "WiaError",
     "__version__",
+    "baseline",
+    "evaluate",
     "open_data",
     "quantize",
+    "regress",
 ]
 
 

@@ -34,12 +34,25 @@ NAMES_IN_MESSAGE: Final = 3
 
 
 class Batch(dict[str, npt.NDArray[Any]]):
-    """What one run of the model takes: {input name: array}; ``source`` says where it is from."""
+    """What one run of the model takes: {input name: array}.
 
-    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]], source: str, n_samples: int) -> None:
+    Attributes:
+        source: where it is from.
+        n_samples: rows along the batch axis.
+        names: of its samples, in order; rows beyond them are samples given before, which fill the batch up.
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, npt.NDArray[Any]], source: str, n_samples: int, names: Sequence[str] = ()
+    ) -> None:
         super().__init__(arrays)
         self.source = source
         self.n_samples = n_samples
+        self.names = tuple(names) or _row_names(source, n_samples)
+
+
+def _row_names(source: str, n: int) -> tuple[str, ...]:
+    return (source,) if n == 1 else tuple(f"{source}[{i}]" for i in range(n))
 
 
 @dataclass
@@ -160,8 +173,8 @@ class Dataset:
                 summary.used += rows
                 yield Batch(arrays, source, rows)
             else:
-                for row in range(min(rows, left)):
-                    held.append((source, _row(self.inputs, arrays, row)))
+                for row, name in enumerate(_row_names(source, rows)[:left]):
+                    held.append((name, _row(self.inputs, arrays, row)))
                     summary.used += 1
                     if len(first) < size:
                         first.append(held[-1])
@@ -174,7 +187,7 @@ class Dataset:
             missing = size - len(held)
             summary.repeated = missing
             self.note(f"the last batch is filled with {missing} samples given before (the model takes {size})")
-            yield _stacked([*held, *itertools.islice(itertools.cycle(first), missing)])
+            yield _stacked([*held, *itertools.islice(itertools.cycle(first), missing)], len(held))
 
     def _samples(self, digest: Any) -> Iterator[tuple[str, Arrays]]:
         for record in self._records(self):
@@ -540,7 +553,8 @@ def _row(inputs: Sequence[ModelInput], arrays: Arrays, row: int) -> Arrays:
     return {i.name: arrays[i.name][row : row + 1] for i in inputs}
 
 
-def _stacked(samples: Sequence[tuple[str, Arrays]]) -> Batch:
+def _stacked(samples: Sequence[tuple[str, Arrays]], n_new: int | None = None) -> Batch:
+    """One batch of single rows; the first ``n_new`` (None: all) were not given before."""
     first_source, first = samples[0]
     try:
         arrays = {name: np.concatenate([arrays[name] for _, arrays in samples]) for name in first}
@@ -550,7 +564,7 @@ def _stacked(samples: Sequence[tuple[str, Arrays]]) -> Batch:
             f"({_one_line(e)}); give a preprocessing that resizes"
         ) from e
     sources = list(dict.fromkeys(source for source, _ in samples))
-    return Batch(arrays, ", ".join(sources), len(samples))
+    return Batch(arrays, ", ".join(sources), len(samples), [name for name, _ in samples[:n_new]])
 
 
 def _choose(available: int, wanted: int, seed: int) -> tuple[list[int], str]:

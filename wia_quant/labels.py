@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePath
@@ -22,6 +23,12 @@ class Labels:
             bare.setdefault(PurePath(name).name, []).append(target)
         self._by_bare_name = {name: found[0] for name, found in bare.items() if len(found) == 1}
         self.source = source
+
+    @property
+    def digest(self) -> str:
+        """sha256 over every name and target."""
+        found = sorted((name, repr(target)) for name, target in self._targets.items())
+        return hashlib.sha256(repr(found).encode()).hexdigest()
 
     def __len__(self) -> int:
         return len(self._targets)
@@ -121,10 +128,8 @@ def _from_coco(found: Mapping[str, Any], path: Path) -> dict[str, object]:
 
 
 def _number(text: str) -> object:
-    try:
-        return int(text)
-    except ValueError:
-        return text
+    """A class index as a number; what would not be written so (007, +1) stays text."""
+    return int(text) if text.isdecimal() and str(int(text)) == text else text
 
 
 def _key(name: str) -> str:

@@ -191,6 +191,11 @@ def view_model(model: ModelProto) -> ModelView:
     return ModelView(model, graphs)
 
 
+def is_quantized(model: ModelProto) -> bool:
+    """Whether the model has a DequantizeLinear in its graph or in one inside it."""
+    return any(n.op_type == DEQUANTIZE for view in view_model(model).graphs for n in view.graph.node)
+
+
 def attribute(node: NodeProto, name: str, otherwise: int) -> int:
     """An integer attribute, or ``otherwise`` where the node has none."""
     return next((int(a.i) for a in node.attribute if a.name == name), otherwise)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from wia_quant.evaluation import Evaluation, EvaluationError, LayerError
+from wia_quant.evaluation import Evaluation, EvaluationError
+from wia_quant.evaluators.agreement import SQNR_CEILING_DB
 from wia_quant.evaluators.metric import Metric
 
 #: The fall of a layer's own SQNR, in dB, below which it is no suspect: what rounding one scale differently can do.
@@ -87,6 +88,8 @@ def compare(
         raise EvaluationError(f"baseline is of task '{baseline.task}', current of '{current.task}'")
     if baseline.data.get("digest") != current.data.get("digest"):
         raise EvaluationError("the two were measured on other data (their digests differ); record a new baseline")
+    if baseline.data.get("preprocess") != current.data.get("preprocess"):
+        raise EvaluationError("the two prepared their pictures differently; give both the same --preprocess")
     limits = dict(max_drop_of or {})
     unknown = sorted(set(limits) - {m.name for m in baseline.metrics})
     if unknown:
@@ -96,8 +99,21 @@ def compare(
     missing = [m.name for m in baseline.metrics if m.name not in after]
     if missing:
         raise EvaluationError(f"metric '{missing[0]}' is in the baseline only; record a new baseline")
-    metrics = tuple(_change(m, after[m.name], limits.get(m.name, max_drop)) for m in baseline.metrics)
-    return Regression(metrics, _suspects(baseline, current), _flipped(baseline, current), _warnings(baseline, current))
+    gated = [m for m in baseline.metrics if m.name in limits or not _of_itself(baseline, m)]
+    metrics = tuple(_change(m, after[m.name], limits.get(m.name, max_drop)) for m in gated)
+    warnings = _warnings(baseline, current)
+    if left := [m.name for m in baseline.metrics if m not in gated]:
+        warnings += (f"the baseline is its own reference, so {', '.join(left)} is not gated but by --max-drop NAME=",)
+    return Regression(metrics, _suspects(baseline, current), _flipped(baseline, current), warnings)
+
+
+def _of_itself(baseline: Evaluation, metric: Metric) -> bool:
+    """A distance of the baseline from itself in dB: without bound, so that no drop of it means anything."""
+    return metric.unit == "dB" and _is_its_own_reference(baseline)
+
+
+def _is_its_own_reference(found: Evaluation) -> bool:
+    return bool(found.reference) and found.reference.get("sha256") == found.model.get("sha256")
 
 
 def _change(before: Metric, after: Metric, allowed: float) -> MetricChange:
@@ -109,17 +125,14 @@ def _change(before: Metric, after: Metric, allowed: float) -> MetricChange:
 
 def _suspects(baseline: Evaluation, current: Evaluation) -> tuple[LayerChange, ...]:
     """Layers whose own error grew, the largest growth first; equal growth in the order of the graph."""
-    before: dict[str, LayerError] = {layer.node: layer for layer in baseline.layers}
+    # A layer of the float model has no error.
+    exact = SQNR_CEILING_DB if not baseline.layers and _is_its_own_reference(baseline) else None
+    before = {layer.tensor: layer.local_sqnr_db for layer in baseline.layers}
+    pairs = [(x, before.get(x.tensor, exact)) for x in current.layers]
     changes = [
-        LayerChange(
-            x.node,
-            x.op_type,
-            before[x.node].local_sqnr_db,
-            x.local_sqnr_db,
-            before[x.node].local_sqnr_db - x.local_sqnr_db,
-        )
-        for x in current.layers
-        if x.node in before
+        LayerChange(x.node, x.op_type, was, x.local_sqnr_db, was - x.local_sqnr_db)
+        for x, was in pairs
+        if was is not None
     ]
     return tuple(sorted((c for c in changes if c.drop_db > SUSPECT_DB), key=lambda c: -c.drop_db))
 
@@ -142,6 +155,6 @@ def _warnings(baseline: Evaluation, current: Evaluation) -> tuple[str, ...]:
     added = [m.name for m in current.metrics if m.name not in {b.name for b in baseline.metrics}]
     if added:
         found.append(f"metrics that the baseline lacks are not gated: {', '.join(added)}")
-    if bool(baseline.layers) != bool(current.layers):
+    if bool(baseline.layers) != bool(current.layers) and not _is_its_own_reference(baseline):
         found.append("only one side has layer errors: no layer can be named; evaluate both with --layers")
     return tuple(found)

@@ -2,6 +2,8 @@
 """Evaluation end to end on a model whose right answers are known: it says which colour a picture has most of."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from PIL import Image
 
 from wia_quant.errors import DataError, ModelError, UsageError
 from wia_quant.executors import EXECUTORS
+from wia_quant.executors.wia import WiaExecutor
 from wia_quant.labels import labels_of_folders, load_labels
 from wia_quant.measurement import evaluate
 
@@ -89,6 +92,97 @@ def test_two_evaluations_are_equal_but_for_time(model: Path, pictures: Path) -> 
         return dict(kept)
 
     assert text() == text()
+
+
+@pytest.mark.parametrize(("batch", "workers"), [(1, 3), (4, 1), (2, 2)])
+def test_workers_and_batches_change_no_figure(model: Path, pictures: Path, batch: int, workers: int) -> None:
+    one = evaluate(model, pictures, preprocess="zero_one")
+    many = evaluate(model, pictures, preprocess="zero_one", batch=batch, workers=workers)
+    assert (many.metrics, many.samples, many.data) == (one.metrics, one.samples, one.data)
+
+
+class Stop(Exception):
+    """What ends a run in the middle."""
+
+
+def interrupt_after(n: int) -> Callable[[int, int | None, str], None]:
+    def progress(done: int, total: int | None, what: str) -> None:
+        if done == n:
+            raise Stop
+
+    return progress
+
+
+def counted(run: Callable[..., object], ran: list[str]) -> Callable[..., object]:
+    def counting(self: WiaExecutor, feed: object) -> object:
+        ran.append("run")
+        return run(self, feed)
+
+    return counting
+
+
+@pytest.mark.parametrize("cut", [0, 7], ids=["whole", "cut off"])
+def test_an_interrupted_evaluation_goes_on_and_ends_the_same(
+    model: Path, pictures: Path, cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = pictures.parent / "result.partial"
+    with pytest.raises(Stop):
+        evaluate(model, pictures, preprocess="zero_one", journal=journal, progress=interrupt_after(4))
+    journal.write_text(journal.read_text()[: -cut or None])
+    ran: list[str] = []
+    whole = evaluate(model, pictures, preprocess="zero_one")
+    monkeypatch.setattr(WiaExecutor, "run", counted(WiaExecutor.run, ran))
+    resumed = evaluate(model, pictures, preprocess="zero_one", journal=journal)
+    assert 0 < len(ran) < 9
+    assert not journal.exists()
+    assert replace(resumed, latency_ms={}) == replace(whole, latency_ms={})
+
+
+def test_the_journal_of_another_evaluation_is_refused(model: Path, pictures: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "result.partial"
+    with pytest.raises(Stop):
+        evaluate(model, pictures, preprocess="zero_one", journal=journal, progress=interrupt_after(2))
+    with pytest.raises(UsageError, match=r"result\.partial.*another"):
+        evaluate(model, pictures, preprocess="imagenet", journal=journal)
+
+
+def test_data_that_changed_since_the_interruption_is_named(model: Path, pictures: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "result.partial"
+    with pytest.raises(Stop):
+        evaluate(model, pictures, preprocess="zero_one", journal=journal, progress=interrupt_after(3))
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(pictures / "blue" / "blue0.png")
+    with pytest.raises(DataError, match="has changed"):
+        evaluate(model, pictures, preprocess="zero_one", journal=journal)
+
+
+def test_samples_that_fill_the_last_batch_are_not_counted_twice(model: Path, pictures: Path) -> None:
+    proto = onnx.load(model)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 4
+    found = evaluate(proto, pictures, preprocess="zero_one")
+    assert [s.name for s in found.samples] == [s.name for s in evaluate(model, pictures, preprocess="zero_one").samples]
+    assert found.metrics[0].value == pytest.approx(100 * 8 / 9)
+
+
+def test_an_output_without_a_batch_axis_cannot_be_split(model: Path, pictures: Path) -> None:
+    proto = onnx.load(model)
+    proto.graph.node.append(helper.make_node("ReduceMean", ["y"], ["m"], "mean", axes=[0], keepdims=0))
+    proto.graph.output.append(helper.make_tensor_value_info("m", TensorProto.FLOAT, [3]))
+    with pytest.raises(UsageError, match=r"'m'.*--batch 1"):
+        evaluate(proto, pictures, preprocess="zero_one", batch=2)
+
+
+def test_a_model_with_external_weights_is_read_whole(model: Path, pictures: Path, tmp_path: Path) -> None:
+    proto = onnx.load(model)
+    onnx.save(proto, tmp_path / "apart.onnx", save_as_external_data=True, location="apart.bin", size_threshold=0)
+    found = evaluate(tmp_path / "apart.onnx", pictures, preprocess="zero_one")
+    assert found.metrics == evaluate(model, pictures, preprocess="zero_one").metrics
+
+
+def test_a_line_of_digits_is_a_text_for_ocr(tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("file,text\na.png,0071\nb.png,71\n")
+    labels = load_labels(tmp_path / "l.csv")
+    assert (labels["a.png"], labels["b.png"]) == ("0071", 71)
 
 
 def test_sample_without_a_label_is_named(model: Path, pictures: Path, tmp_path: Path) -> None:

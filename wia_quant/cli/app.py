@@ -14,6 +14,7 @@ import typer
 
 import wia_quant
 from wia_quant.cli import output
+from wia_quant.cli.baseline import baseline
 from wia_quant.cli.bench import bench
 from wia_quant.cli.calibrate import calibrate
 from wia_quant.cli.check import check
@@ -37,6 +38,7 @@ COMMANDS: Final = MappingProxyType[str, Callable[..., None]](
         "run": run,
         "evaluate": evaluate,
         "report": report,
+        "baseline": baseline,
         "regress": regress,
         "check": check,
         "doctor": doctor,

@@ -3,59 +3,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from wia_quant.cli import options, output
 from wia_quant.errors import UsageError
 from wia_quant.evaluation import Evaluation
-from wia_quant.evaluators import EVALUATORS
 from wia_quant.evaluators.metric import Metric
-from wia_quant.executors import EXECUTORS
 from wia_quant.files import check_writable
 from wia_quant.measurement import evaluate as measure
 
-Reference = Annotated[
-    Path | None,
-    typer.Option("--reference", metavar="FLOAT.onnx", help="The float model to compare with.", show_default=False),
-]
-Labels = Annotated[
-    Path | None,
-    typer.Option(
-        "--labels",
-        metavar="FILE",
-        help="Right answers: .csv (file,label), .json ({file: label}) or COCO; a folder per class needs none.",
-        show_default=False,
-    ),
-]
-Task = Annotated[
-    str | None,
-    typer.Option(
-        "--task",
-        metavar="NAME|module:function",
-        help=f"{', '.join(EVALUATORS)}, or your own function; classification with labels, agreement without.",
-        show_default=False,
-    ),
-]
-Executor = Annotated[
-    str, typer.Option("--executor", metavar="NAME", help=f"What runs the model: {', '.join(EXECUTORS)}.")
-]
-Layers = Annotated[
-    int,
-    typer.Option("--layers", metavar="N", min=0, help="Measure each layer's error on N samples; needs --reference."),
-]
+#: What an interrupted evaluation is kept in, beside its output.
+PARTIAL: Final = ".partial"
 
 
 def evaluate(
     model: options.Model,
     data: options.Data = None,
-    reference: Reference = None,
-    labels: Labels = None,
-    task: Task = None,
-    executor: Executor = "wia",
-    layers: Layers = 0,
+    reference: options.Reference = None,
+    labels: options.Labels = None,
+    task: options.Task = None,
+    executor: options.Executor = "wia",
+    layers: options.Layers = 0,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="RESULT.json", help="Write the result there.", show_default=False),
@@ -63,17 +36,20 @@ def evaluate(
     preprocess: options.Preprocess = None,
     samples: options.Samples = 1_000_000,
     seed: options.Seed = 0,
+    batch: options.Batch = 1,
+    workers: options.Workers = 1,
     threads: options.Threads = 1,
     strict: options.Strict = False,
     force: options.Force = False,
     json: options.Json = False,
 ) -> None:
-    """Measure a model: task metrics with 95 % intervals, or its agreement with the float model."""
+    """Measure a model: task metrics with 95 % intervals, or its agreement with the float model.
+
+    With -o, an interrupted run goes on where it was when the same command is given again.
+    """
     if data is None:
         raise UsageError("no data; give --data PATH")
-    if out is not None:
-        check_writable([out], force=force)
-    with output.progress() as progress:
+    with output.progress() as progress, journal_of(out, force=force) as journal:
         found = measure(
             model,
             data,
@@ -85,8 +61,11 @@ def evaluate(
             preprocess=preprocess,
             samples=samples,
             seed=seed,
+            batch=batch,
+            workers=workers,
             threads=threads,
             strict=strict,
+            journal=journal,
             progress=progress,
         )
     if out is not None:
@@ -97,6 +76,23 @@ def evaluate(
     show(found)
     if out is not None:
         output.show_line(f"written to {out}")
+
+
+@contextmanager
+def journal_of(out: Path | None, *, force: bool) -> Iterator[Path | None]:
+    """The file beside ``out`` that an interrupted run goes on from; says so when it is interrupted."""
+    if out is None:
+        yield None
+        return
+    check_writable([out], force=force)
+    journal = out.with_name(out.name + PARTIAL)
+    if force:
+        journal.unlink(missing_ok=True)
+    try:
+        yield journal
+    except KeyboardInterrupt as stop:
+        kept = f"{journal} keeps what was measured; " if journal.exists() else ""
+        raise KeyboardInterrupt(f"{kept}run the same command again to go on") from stop
 
 
 def show(found: Evaluation) -> None:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from wia_quant.evaluators import EVALUATORS
+from wia_quant.executors import EXECUTORS
 from wia_quant.preprocess import PRESETS
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
@@ -39,3 +41,36 @@ Data = Annotated[
     ),
 ]
 Synthetic = Annotated[bool, typer.Option("--synthetic", help="Random data instead of --data; only to try things out.")]
+Reference = Annotated[
+    Path | None,
+    typer.Option("--reference", metavar="FLOAT.onnx", help="The float model to compare with.", show_default=False),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        "--labels",
+        metavar="FILE",
+        help="Right answers: .csv (file,label), .json ({file: label}) or COCO; a folder per class needs none.",
+        show_default=False,
+    ),
+]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="NAME|module:function",
+        help=f"{', '.join(EVALUATORS)}, or your own function; classification with labels, agreement without.",
+        show_default=False,
+    ),
+]
+Executor = Annotated[
+    str, typer.Option("--executor", metavar="NAME", help=f"What runs the model: {', '.join(EXECUTORS)}.")
+]
+Layers = Annotated[
+    int,
+    typer.Option("--layers", metavar="N", min=0, help="Measure each layer's error on N samples; needs --reference."),
+]
+Batch = Annotated[
+    int, typer.Option("--batch", metavar="N", min=1, help="Samples run at once, where the model's batch axis is free.")
+]
+Workers = Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Copies of the model that run at once.")]

@@ -10,24 +10,27 @@ import typer
 
 from wia_quant.cli import options, output
 from wia_quant.errors import UsageError
-from wia_quant.evaluation import Evaluation
 from wia_quant.files import check_writable, replacing
-from wia_quant.regression import Regression, compare
+from wia_quant.gate import LAYER_SAMPLES, MAX_DROP
+from wia_quant.gate import regress as hold
+from wia_quant.regression import Regression
 from wia_quant.reports.junit import render_junit
 from wia_quant.reports.regression_markdown import render_regression
 
 #: Exit code of a gate that failed.
 GATE_FAILED: Final = 3
-#: --max-drop when it is not given.
-MAX_DROP: Final = 0.5
 
 
 def regress(
     baseline: Annotated[
-        Path, typer.Option("--baseline", metavar="BASE.json", help="The evaluation to hold on to.", show_default=False)
+        Path,
+        typer.Option(
+            "--baseline", metavar="BASE.json|MODEL", help="The evaluation, or model, to hold on to.", show_default=False
+        ),
     ],
     current: Annotated[
-        Path, typer.Option("--current", metavar="NEW.json", help="The evaluation under test.", show_default=False)
+        Path,
+        typer.Option("--current", metavar="NEW.json|MODEL", help="The one under test.", show_default=False),
     ],
     max_drop: Annotated[
         list[str] | None,
@@ -38,6 +41,24 @@ def regress(
             show_default=False,
         ),
     ] = None,
+    data: options.Data = None,
+    reference: options.Reference = None,
+    labels: options.Labels = None,
+    task: options.Task = None,
+    executor: options.Executor = "wia",
+    layers: options.Layers = LAYER_SAMPLES,
+    preprocess: options.Preprocess = None,
+    samples: Annotated[
+        int | None,
+        typer.Option("--samples", metavar="N", min=1, help="Samples to use; by default the baseline's, or all."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", min=0, help="Of their choice; by default the baseline's, or 0.")
+    ] = None,
+    batch: options.Batch = 1,
+    workers: options.Workers = 1,
+    threads: options.Threads = 1,
+    strict: options.Strict = False,
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE.xml", help="Write JUnit XML there.", show_default=False)
     ] = None,
@@ -47,10 +68,33 @@ def regress(
     force: options.Force = False,
     json: options.Json = False,
 ) -> None:
-    """Compare two evaluations metric by metric and layer by layer; exit 3 when one fell too far."""
+    """Compare two evaluations metric by metric and layer by layer; exit 3 when one fell too far.
+
+    Each side is a file that `wia-quant baseline` or `evaluate` wrote, or a model, which is measured on --data first.
+    """
     general, own = _limits(max_drop or [])
     check_writable([p for p in (junit, markdown) if p is not None], force=force)
-    found = compare(Evaluation.load(baseline), Evaluation.load(current), max_drop=general, max_drop_of=own)
+    with output.progress() as progress:
+        found = hold(
+            baseline,
+            current,
+            data,
+            max_drop=general,
+            max_drop_of=own,
+            reference=reference,
+            labels=labels,
+            task=task,
+            executor=executor,
+            layers=layers,
+            preprocess=preprocess,
+            samples=samples,
+            seed=seed,
+            batch=batch,
+            workers=workers,
+            threads=threads,
+            strict=strict,
+            progress=progress,
+        )
     for path, text in ((junit, render_junit(found)), (markdown, render_regression(found))):
         if path is not None:
             with replacing(path, force=force) as temporary:

@@ -9,16 +9,15 @@ from typing import Annotated
 import typer
 
 from wia_quant.cli import options, output
-from wia_quant.cli.evaluate import Labels, Reference, Task
 from wia_quant.errors import UsageError
 
 
 def report(
     model: options.Model,
-    reference: Reference = None,
+    reference: options.Reference = None,
     data: options.Data = None,
-    labels: Labels = None,
-    task: Task = None,
+    labels: options.Labels = None,
+    task: options.Task = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for report.html, report.json, report.md.")
     ] = Path("wia-report"),

@@ -17,24 +17,25 @@ from wia_quant.evaluators.regression import Regression
 from wia_quant.evaluators.segmentation import Segmentation
 from wia_quant.evaluators.user import User, load_scorer
 
-EVALUATORS: Mapping[str, Callable[[], Evaluator]] = MappingProxyType(
+#: Task -> what makes its evaluator for a model with such metadata.
+EVALUATORS: Mapping[str, Callable[[Mapping[str, str]], Evaluator]] = MappingProxyType(
     {
-        "agreement": Agreement,
-        "classification": Classification,
-        "detection": Detection,
-        "embedding": Embedding,
-        "ocr": Ocr,
-        "regression": Regression,
-        "segmentation": Segmentation,
+        "agreement": lambda _: Agreement(),
+        "classification": lambda _: Classification(),
+        "detection": lambda _: Detection(),
+        "embedding": lambda _: Embedding(),
+        "ocr": Ocr.for_model,
+        "regression": lambda _: Regression(),
+        "segmentation": lambda _: Segmentation(),
     }
 )
 
 
-def make_evaluator(task: str) -> Evaluator:
-    """The evaluator of a task's name, or of a user's ``module:function``."""
+def make_evaluator(task: str, metadata: Mapping[str, str] = MappingProxyType({})) -> Evaluator:
+    """The evaluator of a task's name, or of a user's ``module:function``; ``metadata`` is the model's."""
     if ":" in task:
         return User(load_scorer(task), task)
     if task not in EVALUATORS:
         known = ", ".join(EVALUATORS)
         raise UsageError(f"task '{task}' is not known; use one of {known}, or your own module:function")
-    return EVALUATORS[task]()
+    return EVALUATORS[task](metadata)

@@ -24,7 +24,7 @@ class Agreement:
     def __init__(self) -> None:
         self._by_output: dict[str, dict[str, list[float]]] = {}
 
-    def observe(self, sample: Sample) -> Scored:
+    def score(self, sample: Sample) -> Scored:
         if sample.reference is None:
             raise DataError("agreement needs the float model to compare with; give --reference FLOAT")
         first = ""
@@ -32,10 +32,13 @@ class Agreement:
         for name, y in sample.outputs.items():
             scores, prediction = compare_outputs(y, sample.reference[name])
             first = first or prediction
-            for score, value in scores.items():
-                self._by_output.setdefault(name, {}).setdefault(score, []).append(value)
-                flat[f"{score}/{name}"] = value
+            flat |= {f"{score}/{name}": value for score, value in scores.items()}
         return Scored(flat, first)
+
+    def add(self, scored: Scored) -> None:
+        for label, value in scored.scores.items():
+            score, _, output = label.partition("/")
+            self._by_output.setdefault(output, {}).setdefault(score, []).append(value)
 
     def metrics(self) -> tuple[Metric, ...]:
         found = []

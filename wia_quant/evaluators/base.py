@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an evaluator is: it scores one sample at a time, and says the figures at the end."""
+"""What an evaluator is: it scores samples one by one, in any thread, adds the scores in order, says the figures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,21 +39,27 @@ class Scored:
     Attributes:
         scores: score name -> value; the means of these are what most metrics are.
         prediction: the answer in a few characters, compared between two models to find samples that flipped.
+        kept: what else ``add`` needs; JSON values, because an interrupted run goes on from a file.
     """
 
     scores: Mapping[str, float]
     prediction: str
+    kept: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Evaluator(Protocol):
     """State over the samples of one evaluation; constant memory but for a few numbers a sample."""
 
-    def observe(self, sample: Sample) -> Scored:
-        """Scores one sample. Raises DataError when its target is not of the task's form."""
+    def score(self, sample: Sample) -> Scored:
+        """Scores one sample; changes no state. Raises DataError when its target is not of the task's form."""
+        ...
+
+    def add(self, scored: Scored) -> None:
+        """Takes one sample's scores into the figures, in the order of the data."""
         ...
 
     def metrics(self) -> tuple[Metric, ...]:
-        """The figures over everything observed, the headline first."""
+        """The figures over everything added, the headline first."""
         ...
 
     def details(self) -> Mapping[str, object]:
@@ -71,6 +77,13 @@ class Scores:
         """Appends one sample's scores."""
         for name, value in scores.items():
             self.by_name.setdefault(name, []).append(float(value))
+
+
+def observe(evaluator: Evaluator, sample: Sample) -> Scored:
+    """Scores a sample and adds it."""
+    scored = evaluator.score(sample)
+    evaluator.add(scored)
+    return scored
 
 
 def only_output(sample: Sample) -> Array:

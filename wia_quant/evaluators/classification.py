@@ -23,19 +23,22 @@ class Classification:
         self._n, self._right1, self._right5, self._classes = 0, 0, 0, 0
         self._confused: Counter[tuple[int, int]] = Counter()
 
-    def observe(self, sample: Sample) -> Scored:
+    def score(self, sample: Sample) -> Scored:
         logits = np.asarray(only_output(sample), dtype=np.float64).reshape(-1)
         target = _class_index(sample, logits.size)
         # Stable: among equal scores the lower index comes first.
         order = np.argsort(-logits, kind="stable")[:5]
         top1, top5 = bool(order[0] == target), bool(target in order)
+        kept = {"target": target, "predicted": int(order[0]), "classes": logits.size}
+        return Scored({"top1": float(top1), "top5": float(top5)}, str(int(order[0])), kept)
+
+    def add(self, scored: Scored) -> None:
         self._n += 1
-        self._right1 += top1
-        self._right5 += top5
-        self._classes = max(self._classes, logits.size)
-        if not top1:
-            self._confused[target, int(order[0])] += 1
-        return Scored({"top1": float(top1), "top5": float(top5)}, str(int(order[0])))
+        self._right1 += bool(scored.scores["top1"])
+        self._right5 += bool(scored.scores["top5"])
+        self._classes = max(self._classes, scored.kept["classes"])
+        if not scored.scores["top1"]:
+            self._confused[scored.kept["target"], scored.kept["predicted"]] += 1
 
     def metrics(self) -> tuple[Metric, ...]:
         top1 = proportion("top1", self._right1, self._n)

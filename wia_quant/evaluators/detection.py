@@ -34,41 +34,29 @@ class Detection:
     def __init__(self) -> None:
         self._found: list[dict[str, object]] = []
         self._truth: list[dict[str, object]] = []
-        self._names: list[str] = []
+        self._n = 0
 
-    def observe(self, sample: Sample) -> Scored:
-        image_id = len(self._names) + 1
-        self._names.append(sample.name)
-        for box in _targets(sample):
-            x, y, w, h = (float(v) for v in box["bbox"])
-            self._truth.append(
-                {
-                    "id": len(self._truth) + 1,
-                    "image_id": image_id,
-                    "category_id": int(box["category_id"]),
-                    "bbox": [x, y, w, h],
-                    "area": float(box.get("area", w * h)),
-                    "iscrowd": int(box.get("iscrowd", 0)),
-                }
-            )
+    def score(self, sample: Sample) -> Scored:
+        truth = [_annotation(box) for box in _targets(sample)]
         boxes = _boxes(sample)
         boxes = boxes[np.argsort(-boxes[:, 4], kind="stable")][:MAX_DETECTIONS]
-        for x1, y1, x2, y2, score, category in boxes.tolist():
-            self._found.append(
-                {
-                    "image_id": image_id,
-                    "category_id": int(category),
-                    "bbox": [x1, y1, x2 - x1, y2 - y1],
-                    "score": score,
-                }
-            )
+        found = [
+            {"category_id": int(category), "bbox": [x1, y1, x2 - x1, y2 - y1], "score": score}
+            for x1, y1, x2, y2, score, category in boxes.tolist()
+        ]
         answer = " ".join(f"{int(c)}:{s:.2f}" for *_, s, c in boxes[:3].tolist())
-        return Scored({"boxes": float(len(boxes))}, answer)
+        return Scored({"boxes": float(len(boxes))}, answer, {"truth": truth, "found": found})
+
+    def add(self, scored: Scored) -> None:
+        self._n += 1
+        self._found += [{"image_id": self._n, **box} for box in scored.kept["found"]]
+        for box in scored.kept["truth"]:
+            self._truth.append({"id": len(self._truth) + 1, "image_id": self._n, **box})
 
     def metrics(self) -> tuple[Metric, ...]:
         stats = self._stats()
-        n = len(self._names)
-        return tuple(Metric(name, 100 * stats[i], 100 * stats[i], 100 * stats[i], n, "%") for name, i in _STATS.items())
+        values = {name: 100 * stats[i] for name, i in _STATS.items()}
+        return tuple(Metric(name, value, value, value, self._n, "%") for name, value in values.items())
 
     def details(self) -> Mapping[str, object]:
         return {"boxes_found": len(self._found), "boxes_labelled": len(self._truth)}
@@ -87,7 +75,7 @@ class Detection:
             truth: Any = COCO()
             truth.dataset = {
                 "info": {},
-                "images": [{"id": i + 1} for i in range(len(self._names))],
+                "images": [{"id": i + 1} for i in range(self._n)],
                 "annotations": self._truth,
                 "categories": [{"id": c} for c in categories],
             }
@@ -97,6 +85,16 @@ class Detection:
             judge.accumulate()
             judge.summarize()
         return [float(v) for v in judge.stats]
+
+
+def _annotation(box: Mapping[str, Any]) -> dict[str, object]:
+    x, y, w, h = (float(v) for v in box["bbox"])
+    return {
+        "category_id": int(box["category_id"]),
+        "bbox": [x, y, w, h],
+        "area": float(box.get("area", w * h)),
+        "iscrowd": int(box.get("iscrowd", 0)),
+    }
 
 
 def _targets(sample: Sample) -> Sequence[Mapping[str, Any]]:

@@ -22,16 +22,18 @@ class Embedding:
         self._cosines: list[float] = []
         self._targets: list[float] = []
 
-    def observe(self, sample: Sample) -> Scored:
+    def score(self, sample: Sample) -> Scored:
         pair, score = _pair_and_score(sample)
         vector = np.asarray(only_output(sample), dtype=np.float64).reshape(-1)
+        return Scored({}, "", {"pair": pair, "score": score, "vector": vector.tolist()})
+
+    def add(self, scored: Scored) -> None:
+        pair, vector = scored.kept["pair"], np.asarray(scored.kept["vector"], dtype=np.float64)
         if pair not in self._open:
             self._open[pair] = vector
-            return Scored({}, "")
-        similar = cosine(self._open.pop(pair), vector)
-        self._cosines.append(similar)
-        self._targets.append(score)
-        return Scored({"cosine": similar}, f"{similar:.3f}")
+            return
+        self._cosines.append(cosine(self._open.pop(pair), vector))
+        self._targets.append(scored.kept["score"])
 
     def metrics(self) -> tuple[Metric, ...]:
         n = len(self._cosines)

@@ -22,20 +22,29 @@ class Ocr:
         self._charset = tuple(charset)
         self._scores = Scores()
 
-    def observe(self, sample: Sample) -> Scored:
+    @staticmethod
+    def for_model(metadata: Mapping[str, str]) -> Ocr:
+        """With the charset that the model carries, as PaddleOCR's do: ``character``, one a line, then the space."""
+        text = metadata.get("character", "")
+        return Ocr([*text.split("\n"), " "] if text else ())
+
+    def score(self, sample: Sample) -> Scored:
         text = self.decode(np.asarray(only_output(sample)))
-        if not isinstance(sample.target, str):
+        if not isinstance(sample.target, str | int):
             raise DataError(f"sample '{sample.name}': label {sample.target!r} is not a text; check --labels")
-        words, target_words = text.split(), sample.target.split()
+        target = str(sample.target)  # a line of digits is read as a number
+        words, target_words = text.split(), target.split()
         scores = {
-            "character_errors": float(edit_distance(text, sample.target)),
-            "characters": float(len(sample.target)),
+            "character_errors": float(edit_distance(text, target)),
+            "characters": float(len(target)),
             "word_errors": float(edit_distance(words, target_words)),
             "words": float(len(target_words)),
-            "exact": float(text == sample.target),
+            "exact": float(text == target),
         }
-        self._scores.add(scores)
         return Scored(scores, text)
+
+    def add(self, scored: Scored) -> None:
+        self._scores.add(scored.scores)
 
     def decode(self, y: np.ndarray) -> str:
         """The text of one output [steps, classes]."""

@@ -19,15 +19,17 @@ class Regression:
     def __init__(self) -> None:
         self._scores = Scores()
 
-    def observe(self, sample: Sample) -> Scored:
+    def score(self, sample: Sample) -> Scored:
         y = np.asarray(only_output(sample), dtype=np.float64).reshape(-1)
         target = np.asarray(sample.target, dtype=np.float64).reshape(-1) if sample.target is not None else None
         if target is None or target.size != y.size:
             found = "none" if target is None else f"{target.size}"
             raise DataError(f"sample '{sample.name}': {y.size} target numbers expected, {found} found")
         scores = {"mae": float(np.abs(y - target).mean()), "mse": float(np.square(y - target).mean())}
-        self._scores.add(scores)
         return Scored(scores, f"{y[0]:.4g}")
+
+    def add(self, scored: Scored) -> None:
+        self._scores.add(scored.scores)
 
     def metrics(self) -> tuple[Metric, ...]:
         mae = mean("mae", self._scores.by_name.get("mae", []), higher_is_better=False)

@@ -22,7 +22,7 @@ class Segmentation:
         self._confusion: npt.NDArray[np.int64] = np.zeros((0, 0), np.int64)
         self._scores = Scores()
 
-    def observe(self, sample: Sample) -> Scored:
+    def score(self, sample: Sample) -> Scored:
         y = only_output(sample)
         predicted = (y.argmax(axis=0) if y.ndim == 3 else y.reshape(y.shape[-2:])).astype(np.int64)
         target = np.asarray(sample.target) if sample.target is not None else None
@@ -30,21 +30,27 @@ class Segmentation:
             found = "none" if target is None else f"{list(target.shape)}"
             raise DataError(f"sample '{sample.name}': a mask {list(predicted.shape)} expected, {found} found")
         kept = target != IGNORED
-        n = max(self._confusion.shape[0], y.shape[0] if y.ndim == 3 else 0, int(predicted.max()) + 1)
+        n = max(y.shape[0] if y.ndim == 3 else 0, int(predicted.max(initial=0)) + 1)
         if kept.any():
             n = max(n, int(target[kept].max()) + 1)
         one = np.bincount(target[kept].astype(np.int64) * n + predicted[kept], minlength=n * n).reshape(n, n)
-        grow = n - self._confusion.shape[0]
-        self._confusion = np.pad(self._confusion, ((0, grow), (0, grow))) + one
         scores = {"miou": _mean_iou(one), "pixel_accuracy": float(np.trace(one) / max(one.sum(), 1))}
-        self._scores.add(scores)
-        return Scored(scores, f"{scores['miou']:.3f}")
+        cells = [[int(t), int(p), int(one[t, p])] for t, p in np.argwhere(one)]
+        return Scored(scores, f"{scores['miou']:.3f}", {"classes": n, "confusion": cells})
+
+    def add(self, scored: Scored) -> None:
+        grow = max(0, scored.kept["classes"] - self._confusion.shape[0])
+        self._confusion = np.pad(self._confusion, ((0, grow), (0, grow)))
+        for target, predicted, n_pixels in scored.kept["confusion"]:
+            self._confusion[target, predicted] += n_pixels
+        self._scores.add(scored.scores)
 
     def metrics(self) -> tuple[Metric, ...]:
         spread = mean("miou", self._scores.by_name.get("miou", []), unit="%", scale=100)
         value = 100 * _mean_iou(self._confusion)
         # The set's mIoU is not the mean of the pictures': its interval is the pictures' spread around it.
-        miou = Metric("miou", value, value + spread.lo - spread.value, value + spread.hi - spread.value, spread.n, "%")
+        lo, hi = value + spread.lo - spread.value, value + spread.hi - spread.value
+        miou = Metric("miou", value, lo, hi, spread.n, "%", method=spread.method)
         pixels = proportion("pixel_accuracy", int(np.trace(self._confusion)), int(self._confusion.sum()))
         return (miou, pixels)
 

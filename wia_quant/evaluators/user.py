@@ -26,13 +26,15 @@ class User:
         self._lower = frozenset(getattr(scorer, "lower_is_better", ()))
         self._scores = Scores()
 
-    def observe(self, sample: Sample) -> Scored:
+    def score(self, sample: Sample) -> Scored:
         scores = self._scorer(sample.outputs, sample.target)
         if not isinstance(scores, Mapping) or not scores:
             raise UsageError(f"{self._name} returned {scores!r}; it must return a dict of score name -> number")
         kept = {str(k): float(v) for k, v in scores.items()}
-        self._scores.add(kept)
         return Scored(kept, " ".join(f"{v:.4g}" for v in kept.values()))
+
+    def add(self, scored: Scored) -> None:
+        self._scores.add(scored.scores)
 
     def metrics(self) -> tuple[Metric, ...]:
         return tuple(mean(n, v, higher_is_better=n not in self._lower) for n, v in self._scores.by_name.items())
