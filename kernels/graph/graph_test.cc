@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "graph/graph.h"
+#include "graph/shapes.h"
 
 #include "base/testing.h"
 
@@ -76,6 +77,34 @@ TEST(a_clone_is_rewritten_by_itself) {
   CHECK_EQ(g.nodes[0]->op_type, "Neg");
   CHECK_EQ(inner->nodes[0]->op_type, "Neg");
   CHECK(copy.values.back().constant == g.values.back().constant);
+}
+
+TEST(shapes_follow_through_what_is_computed_of_shapes) {
+  Graph graph;
+  const ValueId x = graph.add_value("x", DType::kFloat32);
+  graph.inputs.push_back(x);
+  graph.values[x].has_shape = true;
+  graph.values[x].shape = Shape{-1, 6, 1};
+  const auto list = [&](const std::vector<int64_t>& values) {
+    Tensor t = Tensor::allocate(DType::kInt64, {static_cast<int64_t>(values.size())});
+    std::copy(values.begin(), values.end(), t.as<int64_t>());
+    return graph.add_constant("", std::move(t));
+  };
+  const auto add = [&](const std::string& op, std::vector<ValueId> inputs) -> Node& {
+    Node& node = graph.add_node(op, "", op, std::move(inputs), {graph.add_value(op)});
+    node.opset = 13;
+    return node;
+  };
+  const ValueId shape = add("Shape", {x}).outputs[0];
+  const ValueId batch = add("Slice", {shape, list({0}), list({1}), list({0})}).outputs[0];
+  const ValueId six = add("Gather", {shape, list({-2})}).outputs[0];
+  Node& concat = add("Concat", {batch, six, list({5})});
+  concat.attributes["axis"] = int64_t{0};
+  const ValueId y = add("Expand", {x, concat.outputs[0]}).outputs[0];
+  const ValueId z = add("Reshape", {x, concat.outputs[0]}).outputs[0];
+  fill_shapes(graph);
+  CHECK_EQ(graph.values[y].shape.str(), (Shape{-1, 6, 5}).str());
+  CHECK_EQ(graph.values[z].shape.str(), (Shape{-1, 6, 5}).str());
 }
 
 WIA_TEST_MAIN

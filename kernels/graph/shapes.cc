@@ -27,9 +27,15 @@ Shape bounded(Shape s) {
   return s;
 }
 
+// The elements of small integer tensors that are made of shapes, kUnknown where one is not known.
+constexpr int64_t kUnknown = INT64_MIN;
+constexpr size_t kMostElements = 64;
+using Contents = std::map<ValueId, std::vector<int64_t>>;
+
 struct Inferrer {
   Graph& graph;
   const Node& node;
+  Contents& contents;
 
   bool has(size_t i) const { return i < node.inputs.size() && node.inputs[i] != kNoValue; }
   const Shape* shape(size_t i) const {
@@ -39,6 +45,15 @@ struct Inferrer {
   std::optional<std::vector<int64_t>> list(size_t i) const {
     if (!has(i)) return std::nullopt;
     return integer_constant(graph, node.inputs[i]);
+  }
+  // The same with the elements that are known; nullopt when not even their number is.
+  std::optional<std::vector<int64_t>> partial(size_t i) const {
+    if (!has(i)) return std::nullopt;
+    if (const auto it = contents.find(node.inputs[i]); it != contents.end()) return it->second;
+    if (!graph.is_constant(node.inputs[i])) return std::nullopt;
+    const Shape& own = graph.values[node.inputs[i]].constant->shape;
+    if (own.rank() > 1 || own.numel() > static_cast<int64_t>(kMostElements)) return std::nullopt;
+    return list(i);
   }
   // Attributes within +-kMaxFactor, so that the sums and products below cannot overflow.
   std::vector<int64_t> ints(const char* attribute) const {
@@ -171,6 +186,7 @@ void transpose(const Inferrer& n) {
 void reshape(const Inferrer& n) {
   const Shape* x = n.shape(0);
   auto target = n.list_or("shape", 1);
+  if (!target) target = n.partial(1);
   if (!target) {
     const Shape* rank = n.shape(1);
     if (!rank || rank->rank() != 1 || (*rank)[0] < 0 || (*rank)[0] > Shape::kMaxRank) return;
@@ -190,7 +206,7 @@ void reshape(const Inferrer& n) {
     if (d == 0 && !allow_zero)
       d = x && static_cast<int>(i) < x->rank() ? (*x)[static_cast<int>(i)] : -2;
     if (d == -1) unknown = static_cast<int>(i);
-    if (d < -1) all_known = false;
+    if (d < -1) all_known = false;  // kUnknown, too
     if (d > 0 && known < (int64_t{1} << 40) / d) known *= d;
     out.push_back(d < 0 ? -1 : d);
   }
@@ -427,7 +443,7 @@ void gemm(const Inferrer& n) {
 
 void expand(const Inferrer& n) {
   const Shape* x = n.shape(0);
-  auto target = n.list(1);
+  auto target = n.partial(1);
   if (!x) return;
   if (!target || target->size() > Shape::kMaxRank) {
     const Shape* rank = n.shape(1);
@@ -437,7 +453,65 @@ void expand(const Inferrer& n) {
     return n.set(0, out);
   }
   Shape out;
-  if (broadcast_shape(*x, Shape(std::span<const int64_t>(*target)), &out)) n.set(0, out);
+  const Shape wanted = bounded(Shape(std::span<const int64_t>(*target)));
+  if (broadcast_shape(*x, wanted, &out)) n.set(0, out);
+}
+
+// What a node makes of lists that come from shapes, for the chains that exporters compute a Reshape
+// or an Expand from.
+std::optional<std::vector<int64_t>> contents_of(const Inferrer& n) {
+  const std::string& op = n.node.op_type;
+  if (op == "Shape") {
+    const Shape* x = n.shape(0);
+    if (!x || n.node.has("start") || n.node.has("end")) return std::nullopt;
+    std::vector<int64_t> out(x->begin(), x->end());
+    for (int64_t& d : out) d = d < 0 ? kUnknown : d;
+    return out;
+  }
+  if (op == "Cast") {
+    const DType to = static_cast<DType>(n.node.i("to", 0));
+    auto x = n.partial(0);
+    if (x && to == DType::kInt32)
+      for (int64_t& d : *x) d = d > INT32_MAX || d < INT32_MIN ? kUnknown : d;
+    return to == DType::kInt32 || to == DType::kInt64 ? x : std::nullopt;
+  }
+  if (op == "Identity" || op == "Unsqueeze" || op == "Squeeze") return n.partial(0);
+  if (op == "Concat") {
+    std::vector<int64_t> out;
+    for (size_t i = 0; i < n.node.inputs.size(); ++i) {
+      const auto part = n.partial(i);
+      if (!part || out.size() + part->size() > kMostElements) return std::nullopt;
+      out.insert(out.end(), part->begin(), part->end());
+    }
+    return out;
+  }
+  if (op == "Gather") {
+    const auto x = n.partial(0), at = n.list(1);
+    if (!x || !at || at->size() > kMostElements || n.node.i("axis", 0) != 0) return std::nullopt;
+    std::vector<int64_t> out;
+    for (int64_t i : *at) {
+      const int64_t size = static_cast<int64_t>(x->size());
+      if (i < -size || i >= size) return std::nullopt;
+      out.push_back((*x)[static_cast<size_t>(i < 0 ? i + size : i)]);
+    }
+    return out;
+  }
+  if (op == "Slice") {
+    const auto x = n.partial(0), starts = n.list_or("starts", 1), ends = n.list_or("ends", 2),
+               axes = n.list_or("axes", 3), steps = n.list(4);
+    if (!x || !starts || !ends || starts->size() != 1 || ends->size() != 1 || (n.has(3) && !axes) ||
+        (axes && *axes != std::vector<int64_t>{0}) ||
+        (n.has(4) && (!steps || *steps != std::vector<int64_t>{1})))
+      return std::nullopt;
+    const int64_t size = static_cast<int64_t>(x->size());
+    const auto bound = [&](int64_t v) {
+      return std::clamp<int64_t>(v < 0 ? std::max(v, -size) + size : v, 0, size);
+    };
+    const int64_t from = bound((*starts)[0]), to = bound((*ends)[0]);
+    if (from >= to) return std::nullopt;
+    return std::vector<int64_t>(x->begin() + from, x->begin() + to);
+  }
+  return std::nullopt;
 }
 
 void unknown_of_same_rank(const Inferrer& n) {
@@ -690,11 +764,15 @@ void fill_type(Graph& graph, const Node& node) {
 
 void fill_shapes(Graph& graph) {
   for (Value& value : graph.values) value.shape = bounded(value.shape);
+  Contents contents;
   for (const auto& node : graph.nodes) {
     if (!node->domain.empty()) continue;
+    if (node->outputs.size() == 1 && node->outputs[0] != kNoValue)
+      if (auto list = contents_of({graph, *node, contents}); list && list->size() <= kMostElements)
+        contents[node->outputs[0]] = std::move(*list);
     auto rule = rules().find(node->op_type);
     if (rule == rules().end()) continue;
-    rule->second({graph, *node});
+    rule->second({graph, *node, contents});
     fill_type(graph, *node);
   }
 }

@@ -161,13 +161,19 @@ bool fuse_max_pool(Graph& graph, Edges& edges, Node& node) {
   return true;
 }
 
-// GlobalMaxPool(DQ(x)) = DQ(ReduceMax(x)).
+// GlobalMaxPool(DQ(x)) = DQ(ReduceMax(x)); of floats it is ReduceMax, which Transposes pass.
 bool fuse_global_max_pool(Graph& graph, Edges& edges, Node& node) {
   const std::optional<Levels> x = levels_of(graph, edges, node.inputs[0]);
-  if (!x || !graph.values[node.inputs[0]].has_shape) return false;
+  if (!graph.values[node.inputs[0]].has_shape) return false;
   std::vector<int64_t> axes;
   for (int64_t d = 2; d < graph.values[node.inputs[0]].shape.rank(); ++d) axes.push_back(d);
   if (axes.empty()) return false;
+  if (!x) {
+    node.op_type = "ReduceMax";
+    node.opset = kOpset;
+    node.attributes = {{"axes", axes}, {"keepdims", int64_t{1}}};
+    return true;
+  }
   const std::string name = node.name;
   const ValueId out = node.outputs[0];
   edges.detach(node);

@@ -217,4 +217,58 @@ TEST(batch_normalization_goes_into_the_weights) {
   CHECK_EQ(b.graph.values[conv.inputs[2]].constant->as<float>()[0], -15.0f);  // (0 - 4) * 4 + 1
 }
 
+namespace {
+
+// x * (0.5 * (1 + tanh(argument))).
+void tanh_gelu(GraphBuilder& b, ValueId x, ValueId argument) {
+  const Shape s{2, 4};
+  const ValueId plus = b.op("Add", {b.op("Tanh", {argument}, s), b.floats({}, {1.0f})}, s);
+  b.output(b.op("Mul", {x, b.op("Mul", {b.floats({}, {0.5f}), plus}, s)}, s));
+}
+
+}  // namespace
+
+TEST(gelu_by_tanh_is_found_however_its_polynomial_is_written) {
+  const Shape s{2, 4};
+  {
+    GraphBuilder b;  // c * (x + k * (x * (x * x)))
+    const ValueId x = b.input("x", s);
+    const ValueId cube = b.op("Mul", {x, b.op("Mul", {x, x}, s)}, s);
+    const ValueId sum = b.op("Add", {x, b.op("Mul", {b.floats({}, {0.044715f}), cube}, s)}, s);
+    tanh_gelu(b, x, b.op("Mul", {sum, b.floats({}, {0.7978846f})}, s));
+    CHECK(b.run(fuse_activations));
+    CHECK_EQ(b.ops(), "Gelu");
+    CHECK_EQ(b.only("Gelu").s("approximate", ""), "tanh");
+  }
+  {
+    GraphBuilder b;  // (c * x) * (1 + k * x^2)
+    const ValueId x = b.input("x", s);
+    const ValueId square = b.op("Pow", {x, b.floats({}, {2.0f})}, s);
+    const ValueId factor =
+        b.op("Add", {b.floats({}, {1.0f}), b.op("Mul", {b.floats({}, {0.044715f}), square}, s)}, s);
+    tanh_gelu(b, x, b.op("Mul", {b.op("Mul", {x, b.floats({}, {0.7978846f})}, s), factor}, s));
+    CHECK(b.run(fuse_activations));
+    CHECK_EQ(b.ops(), "Gelu");
+  }
+}
+
+TEST(what_is_not_quite_gelu_by_tanh_stays) {
+  const Shape s{2, 4};
+  const auto built = [&](float k, float power, bool read_again) {
+    GraphBuilder b;
+    const ValueId x = b.input("x", s);
+    const ValueId cube = b.op("Pow", {x, b.floats({}, {power})}, s);
+    const ValueId sum = b.op("Add", {x, b.op("Mul", {b.floats({}, {k}), cube}, s)}, s);
+    const ValueId argument = b.op("Mul", {sum, b.floats({}, {0.7978846f})}, s);
+    tanh_gelu(b, x, argument);
+    if (read_again) b.output(b.only("Tanh").outputs[0]);
+    return b.run(fuse_activations);
+  };
+  CHECK(built(0.044715f, 3.0f, false));
+  CHECK(!built(0.05f, 3.0f, false));
+  CHECK(!built(0.044715f, 2.0f, false));
+  CHECK(!built(0.044715f, 3.5f, false));
+  CHECK(!built(0.044715f, 3.0f, true));
+}
+
 WIA_TEST_MAIN

@@ -11,10 +11,10 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "graph/edges.h"
+#include "graph/elementwise.h"
 #include "graph/grid.h"
 #include "graph/passes/passes.h"
 
@@ -22,44 +22,6 @@ namespace wia {
 namespace {
 
 constexpr int64_t kLevels = 256;
-
-const std::set<std::string>& elementwise() {
-  static const auto* const table = new std::set<std::string>{
-      "Abs",         "Acos",
-      "Acosh",       "Add",
-      "And",         "Asin",
-      "Asinh",       "Atan",
-      "Atanh",       "Cast",
-      "Ceil",        "Celu",
-      "Clip",        "Cos",
-      "Cosh",        "Div",
-      "Elu",         "Equal",
-      "Erf",         "Exp",
-      "Floor",       "Gelu",
-      "Greater",     "GreaterOrEqual",
-      "HardSigmoid", "HardSwish",
-      "Identity",    "IsInf",
-      "IsNaN",       "LeakyRelu",
-      "Less",        "LessOrEqual",
-      "Log",         "Max",
-      "Mean",        "Min",
-      "Mish",        "Mod",
-      "Mul",         "Neg",
-      "Not",         "Or",
-      "PRelu",       "Pow",
-      "Reciprocal",  "Relu",
-      "Round",       "Selu",
-      "Shrink",      "Sigmoid",
-      "Sign",        "Sin",
-      "Sinh",        "Softplus",
-      "Softsign",    "Sqrt",
-      "Sub",         "Sum",
-      "Swish",       "Tan",
-      "Tanh",        "ThresholdedRelu",
-      "Where",       "Xor",
-  };
-  return *table;
-}
 
 // A value that is a function of the levels of `source`: its 256 values.
 struct Region {
@@ -84,7 +46,7 @@ class Regions {
     const std::optional<Grid> grid = grid_of(graph_, node);
     if (grid && is_dequantize(&node)) return dequantize(node, *grid);
     if (grid && grid->dtype == DType::kUint8) return quantize(node, *grid);
-    if (node.domain.empty() && elementwise().count(node.op_type)) evaluate(node);
+    if (is_elementwise(node)) evaluate(node);
   }
 
  private:

@@ -109,11 +109,17 @@ class Transpose final : public Op {
       }
     }
     Shape out;
-    for (int d : order_) out.push_back(x[d]);
+    std::vector<int> moved;
+    for (int d : order_) {
+      out.push_back(x[d]);
+      if (x[d] != 1) moved.push_back(d);
+    }
+    same_bytes_ = std::is_sorted(moved.begin(), moved.end());
     dispatch_width(c.dtype(0), [](auto) {});
     c.set(0, c.dtype(0), out);
     return Inferred::kDone;
   }
+  int alias_of() const override { return same_bytes_ ? 0 : -1; }
   void run(RunContext& c) override {
     transpose_elements(*c.input(0), order_, c.output(0)->data, c.pool());
   }
@@ -121,6 +127,7 @@ class Transpose final : public Op {
  private:
   std::vector<int64_t> perm_;
   std::vector<int> order_;
+  bool same_bytes_ = false;  // only dimensions of size 1 move
 };
 
 class Concat final : public Op {
@@ -313,9 +320,12 @@ class Slice final : public Op {
     }
     dispatch_width(c.dtype(0), [](auto) {});
     out_ = out;
+    whole_ = out == x;  // forwards: a reversed dimension keeps its size
+    for (int d = 0; d < x.rank(); ++d) whole_ &= step_[d] == in_steps[d];
     c.set(0, c.dtype(0), out);
     return Inferred::kDone;
   }
+  int alias_of() const override { return whole_ ? 0 : -1; }
   void run(RunContext& c) override {
     const Tensor& x = *c.input(0);
     Tensor& y = *c.output(0);
@@ -354,6 +364,7 @@ class Slice final : public Op {
  private:
   std::vector<int64_t> starts_, ends_, axes_;
   Shape out_;
+  bool whole_ = false;
   int64_t offset_ = 0;
   int64_t step_[Shape::kMaxRank] = {};
 };
@@ -511,10 +522,12 @@ class Expand final : public Op {
     for (int64_t d : wanted_shape) check(d >= 0, "the new shape has a negative dimension");
     const Shape out = broadcast_shape(c.shape(0), Shape(wanted_shape), where_);
     broadcast_ = Broadcast<1>(out, {&c.shape(0)});
+    same_bytes_ = out.numel() == c.shape(0).numel();
     dispatch_width(c.dtype(0), [](auto) {});
     c.set(0, c.dtype(0), out);
     return Inferred::kDone;
   }
+  int alias_of() const override { return same_bytes_ ? 0 : -1; }
   void run(RunContext& c) override {
     const Tensor& x = *c.input(0);
     Tensor& y = *c.output(0);
@@ -533,6 +546,7 @@ class Expand final : public Op {
 
  private:
   Broadcast<1> broadcast_;
+  bool same_bytes_ = false;
 };
 
 class Tile final : public Op {

@@ -180,7 +180,8 @@ class Reduce final : public Op {
       in_order_ &= d > last;
       last = d;
     }
-    bytes_ = in_order_ ? 0 : static_cast<size_t>(x.numel()) * dtype_size(dtype_);
+    find_columns(x, reduced);
+    bytes_ = in_order_ || columns_ ? 0 : static_cast<size_t>(x.numel()) * dtype_size(dtype_);
     c.set(0, dtype_, out);
     return Inferred::kDone;
   }
@@ -190,6 +191,7 @@ class Reduce final : public Op {
   void run(RunContext& c) override {
     Tensor x = *c.input(0);
     Tensor& y = *c.output(0);
+    if (columns_) return run_columns(x.as<float>(), y.as<float>(), c.pool());
     if (!in_order_) {
       transpose_elements(x, order_, c.scratch(), c.pool());
       x.data = c.scratch();
@@ -209,14 +211,65 @@ class Reduce final : public Op {
   }
 
  private:
+  static constexpr int64_t kPartials = 16, kColumns = 256, kLeastColumns = 8;
+
+  // [outer, n, inner] with the n reduced: columns side by side instead of a transposed copy.
+  void find_columns(const Shape& x, const bool* reduced) {
+    fold_ = kind_ == Reduction::kSum || kind_ == Reduction::kMean ? fmath_.binaryAdd
+            : kind_ == Reduction::kMax                            ? fmath_.binaryMax
+            : kind_ == Reduction::kMin                            ? fmath_.binaryMin
+                                                                  : nullptr;
+    columns_ = false;
+    int first = 0, last = x.rank();
+    while (first < last && (!reduced[first] || x[first] == 1)) ++first;
+    while (last > first && (!reduced[last - 1] || x[last - 1] == 1)) --last;
+    for (int d = first; d < last; ++d)
+      if (!reduced[d] && x[d] != 1) return;
+    outer_ = product(x, 0, first);
+    inner_ = product(x, last, x.rank());
+    columns_ = fold_ && dtype_ == DType::kFloat32 && !in_order_ && n_ > 0 && outer_ > 0 &&
+               inner_ >= kLeastColumns;
+  }
+
+  // For each column what reduce_row does, in its order (16).
+  void run_columns(const float* x, float* y, ThreadPool& pool) const {
+    const int64_t blocks = (inner_ + kColumns - 1) / kColumns;
+    const float start = kind_ == Reduction::kMax   ? -std::numeric_limits<float>::infinity()
+                        : kind_ == Reduction::kMin ? std::numeric_limits<float>::infinity()
+                                                   : 0.0f;
+    pool.parallel_for(outer_ * blocks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        const int64_t column = b % blocks * kColumns;
+        const size_t width = static_cast<size_t>(std::min(kColumns, inner_ - column));
+        const float* in = x + b / blocks * n_ * inner_ + column;
+        float* out = y + b / blocks * inner_ + column;
+        alignas(64) float partial[kPartials][kColumns];
+        for (auto& row : partial) std::fill_n(row, width, start);
+        for (int64_t i = 0; i < n_; ++i) {
+          float* row = partial[i % kPartials];
+          fold_(width, row, 1, in + i * inner_, 1, row);
+        }
+        for (int64_t half = kPartials / 2; half > 0; half /= 2)
+          for (int64_t j = 0; j < half; ++j)
+            fold_(width, partial[j], 1, partial[j + half], 1, partial[j]);
+        const float n = static_cast<float>(n_);
+        if (kind_ == Reduction::kMean)
+          fmath_.binaryDiv(width, partial[0], 1, &n, 0, out);
+        else
+          std::copy_n(partial[0], width, out);
+      }
+    });
+  }
+
   Reduction kind_;
   bool axes_input_;
   std::vector<int64_t> axes_;
   bool keep_, none_is_all_;
   DType dtype_ = DType::kUndefined;
   std::vector<int> order_;
-  bool in_order_ = true;
-  int64_t n_ = 1;
+  bool in_order_ = true, columns_ = false;
+  Fmath::Binary fold_ = nullptr;
+  int64_t n_ = 1, outer_ = 1, inner_ = 1;
   size_t bytes_ = 0;
 };
 
