@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 #: Endings of one file each that the wheel needs.
-NEEDED = ("wia_quant/py.typed", "wia_quant/_native.pyi", "wia_quant/targets/wia-cpu.json", "wia_quant/cli/app.py")
+NEEDED = (
+    "wia_quant/py.typed",
+    "wia_quant/_native.pyi",
+    "wia_quant/targets/schema.json",
+    "wia_quant/targets/wia-cpu.json",
+    "wia_quant/targets/example-npu.json",
+    "wia_quant/cli/app.py",
+)
 #: First folders that neither may have: links into the package, and what only the repository needs.
 STRAY = ("calibrators", "exporters", "cli")
 ONLY_REPOSITORY = ("tests", "benchmarks", "examples", "kernels", "docs", "build")

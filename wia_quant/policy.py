@@ -285,8 +285,6 @@ class _Planner:
             return self.keep_float[node.name]
         if line.kind is Kind.FLOAT:
             return line.why
-        if self.target is not None and (reason := self.target.reason_against(node.op_type)) is not None:
-            return reason
         activations = [v for i, v in enumerate(node.inputs) if v and line.role(i) is not Role.IGNORED]
         values = (
             [*activations, *filter(None, node.outputs)]
@@ -295,9 +293,25 @@ class _Planner:
         )
         if not all(self.model.is_float(v) for v in values):
             return "not float32: integers are never quantized"
-        if line.kind is Kind.BINARY and self._is_pointwise(node):
+        if not (line.kind is Kind.BINARY and self._is_pointwise(node)) and line.condition:
+            reason = line.condition(self.model, node)
+            if reason is not None:
+                return reason
+        return self._reason_of_target(node, values)
+
+    def _reason_of_target(self, node: Node, values: Iterable[str]) -> str | None:
+        """Why the device cannot have this node on integers; a product of float activations is none of its integers."""
+        if self.target is None:
             return None
-        return line.condition(self.model, node) if line.condition else None
+        if self.scheme.activations is None:
+            return self.target.reason_against_float(node.op_type)
+        width = self.scheme.activations.dtype.itemsize
+        attributes = {name: node.attribute(name) for name in node.attributes}
+        if node.op_type in ("Conv", "ConvTranspose") and (weight := self.model.shape(node.inputs[1])) is not None:
+            attributes.setdefault("kernel_shape", [d or 1 for d in weight[2:]])
+        return self.target.reason_against(
+            node.op_type, attributes, [(value, self.model.shape(value), width) for value in dict.fromkeys(values)]
+        )
 
     def _inside_subgraph(self, node: Node, line: Operator, reason: str | None) -> str | None:
         """Tensors of subgraphs are not measured: there only constant weights become integers."""
@@ -509,11 +523,25 @@ class _Planner:
         if not weights and not activations:
             raise PolicyError(_nothing(self.model, self.float_reason))
         observe = [v for v in activations if v not in derived and self.model.array(v) is None]
-        notes = tuple(self.model.notes)
+        notes = (*self.model.notes, *self._notes_of_target())
         return Plan(
             self.name, activations, tuple(observe), tuple(weights), tuple(biases), frozenset(made & set(activations)),
             {v: frozenset(r) for v, r in readers.items() if v in activations}, tuple(self._decisions()), notes,
         )  # fmt: skip
+
+    def _notes_of_target(self) -> Iterable[str]:
+        """What the device will not take whatever is done here."""
+        if self.target is None:
+            return
+        for info in self.model.main.inputs:
+            shape = self.model.shape(info.name)
+            reason = None if shape is None else self.target.reason_against_input(info.name, shape)
+            if reason is not None:
+                yield f"{reason}: fix the shape of the float model's inputs"
+        left = [n.op_type for _, n in self.model.nodes() if n.name not in self.quantized]
+        if left and not self.target.runs_float:
+            kinds = ", ".join(sorted(set(left)))
+            yield f"target {self.target.name} has no float operators; {len(left)} nodes stay float ({kinds})"
 
     def _product(
         self,

@@ -10,7 +10,9 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from wia_quant.rules import RULES, check_model, fix_model
+from wia_quant.affine import INT8_SYMMETRIC, UINT8
+from wia_quant.rules import RULES, TARGET_RULES, Severity, check_model, fix_model
+from wia_quant.targets.target import INT7_NARROW, Limit, OperatorLimits, Target
 
 
 def clean_model() -> ModelProto:
@@ -313,3 +315,112 @@ def test_fix_mends_without_changing_a_result(seed: Callable[[ModelProto], None])
     assert check_model(model) == []
     after = ReferenceEvaluator(model).run(None, {"x": x})[0]
     np.testing.assert_array_equal(np.nan_to_num(before), after)
+
+
+def narrow_npu(**limits: object) -> Target:
+    """A target that takes the clean model, but for what ``limits`` say."""
+    operators = {op: OperatorLimits() for op in ("Conv", "Relu", "MaxPool", "Concat", "Flatten", "Gemm")}
+    taken: dict[str, object] = {"name": "t", "operators": operators, "max_batch_size": 1, "dynamic_shapes": False}
+    return Target(**{**taken, **limits})  # type: ignore[arg-type]
+
+
+def without(op_type: str) -> dict[str, OperatorLimits]:
+    return {op: v for op, v in (narrow_npu().operators or {}).items() if op != op_type}
+
+
+def limited(op_type: str, limits: OperatorLimits) -> dict[str, OperatorLimits]:
+    return {**without(op_type), op_type: limits}
+
+
+def open_batch(model: ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+
+
+def larger_batch(model: ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 2
+
+
+def append_softmax(model: ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Softmax", ["y"], ["p"], "softmax"))
+    model.graph.output[0].name = "p"
+
+
+def untouched(model: ModelProto) -> None:
+    pass
+
+
+#: rule, what the target takes, what is done to the clean model, severity, what the message says.
+TARGET_DEFECTS: list[tuple[str, Target, Callable[[ModelProto], None], Severity, str]] = [
+    ("target-operator", narrow_npu(operators=without("Conv")), untouched, Severity.ERROR, "no integer Conv"),
+    ("target-operator", narrow_npu(operators=without("MaxPool")), untouched, Severity.NOTE, "no integer MaxPool"),
+    (
+        "target-operator",
+        narrow_npu(operators=without("MaxPool"), runs_float=False),
+        untouched,
+        Severity.ERROR,
+        "no integer MaxPool",
+    ),
+    (
+        "target-operator",
+        narrow_npu(operators=limited("Conv", OperatorLimits(attributes={"pads": Limit(most=0)}))),
+        untouched,
+        Severity.ERROR,
+        "pads 1, at most 0",
+    ),
+    (
+        "target-operator",
+        narrow_npu(operators=limited("Conv", OperatorLimits(attributes={"kernel_shape": Limit(most=1)}))),
+        untouched,
+        Severity.ERROR,
+        "kernel_shape 3, at most 1",
+    ),
+    (
+        "target-operator",
+        narrow_npu(operators=limited("Concat", OperatorLimits(3))),
+        untouched,
+        Severity.NOTE,
+        "at most 3 dimensions; 'm_dq' has 4",
+    ),
+    ("target-operator", narrow_npu(runs_float=False), append_softmax, Severity.ERROR, "has no float operators"),
+    ("target-operator", narrow_npu(float_operators={"Gemm"}), untouched, Severity.ERROR, "wants it float"),
+    ("target-activation", narrow_npu(activations=UINT8), untouched, Severity.ERROR, "int8 with zero point 3"),
+    ("target-activation", narrow_npu(activations=INT8_SYMMETRIC), untouched, Severity.ERROR, "takes int8_symmetric"),
+    ("target-activation", narrow_npu(schemes=("w8",)), untouched, Severity.ERROR, "takes no integer activations"),
+    ("target-activation", narrow_npu(schemes=("w8a16",)), untouched, Severity.ERROR, "takes int16_symmetric"),
+    ("target-weight", narrow_npu(), wide_weight, Severity.ERROR, "levels -128 to 127"),
+    ("target-weight", narrow_npu(weights=INT7_NARROW), untouched, Severity.ERROR, "takes int7_narrow"),
+    ("target-weight", narrow_npu(), weight_zero_point, Severity.ERROR, "with zero points"),
+    ("target-granularity", narrow_npu(per_channel=False), untouched, Severity.ERROR, "has 4 scales"),
+    ("target-size", narrow_npu(max_tensor_dims=3), untouched, Severity.ERROR, "at most 3 dimensions"),
+    ("target-size", narrow_npu(max_tensor_size=639), untouched, Severity.ERROR, "'w2_q' has 640"),
+    ("target-size", narrow_npu(), open_batch, Severity.ERROR, "no dynamic shapes"),
+    ("target-size", narrow_npu(), larger_batch, Severity.ERROR, "batches of at most 1"),
+]
+
+
+def test_clean_model_fits_the_targets_that_take_it() -> None:
+    assert check_model(clean_model(), narrow_npu()) == []
+    assert check_model(clean_model(), "wia-cpu") == []
+    assert check_model(clean_model(), narrow_npu(runs_float=False)) == []
+
+
+def test_every_rule_of_a_target_has_a_seeded_defect() -> None:
+    assert {rule for rule, *_ in TARGET_DEFECTS} == set(TARGET_RULES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "target", "seed", "severity", "says"),
+    TARGET_DEFECTS,
+    ids=[f"{d[0]}-{i}" for i, d in enumerate(TARGET_DEFECTS)],
+)
+def test_what_a_target_does_not_take_is_found_by_its_rule(
+    rule: str, target: Target, seed: Callable[[ModelProto], None], severity: Severity, says: str
+) -> None:
+    model = clean_model()
+    seed(model)
+    found = [f for f in check_model(model, target) if f.rule in TARGET_RULES]
+    assert {f.rule for f in found} == {rule}
+    assert {f.severity for f in found} == {severity}
+    assert any(says in f.message for f in found)
+    assert all((f.node or f.tensor) and f.remedy for f in found)

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import wia_quant
 from tests.torch.nets import Residual, Two, picture
 from wia_quant import frameworks
-from wia_quant.check import Severity, check_model
 from wia_quant.cli.app import invoke
 from wia_quant.errors import DataError, ExportError
+from wia_quant.rules import Severity, check_model
 from wia_quant.torch import prepare_qat
 
 FACTORIES = """

@@ -13,7 +13,9 @@ GOOD = (
     "wia_quant/py.typed",
     "wia_quant/_native.pyi",
     "wia_quant/_native.abi3.so",
+    "wia_quant/targets/schema.json",
     "wia_quant/targets/wia-cpu.json",
+    "wia_quant/targets/example-npu.json",
     "wia_quant/cli/app.py",
     "wia_quant-0.1.0.dist-info/METADATA",
 )

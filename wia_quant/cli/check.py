@@ -13,7 +13,8 @@ import typer
 from wia_quant.cli import options, output
 from wia_quant.files import check_writable, replacing
 from wia_quant.graph import read_proto, save
-from wia_quant.rules import RULES, Severity, check_model, fix_model
+from wia_quant.rules import RULES, TARGET_RULES, Finding, Severity, check_model, fix_model
+from wia_quant.targets.target import load_target
 
 #: Exit code of a model that does not conform.
 NOT_CONFORMING: Final = 4
@@ -27,10 +28,17 @@ def check(
             "--fix", metavar="OUT.onnx", help="Mend what can be mended safely, into this file.", show_default=False
         ),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target", metavar="NAME|FILE.json", help="Also check that this device takes it.", show_default=False
+        ),
+    ] = None,
     force: options.Force = False,
     json: options.Json = False,
 ) -> None:
     """Check any QDQ model, ours or another tool's, against the format; exit 4 when it does not conform."""
+    device = None if target is None else load_target(target)
     if fix is not None:
         check_writable([fix], force=force)
     proto = read_proto(model)
@@ -39,18 +47,34 @@ def check(
         mended = fix_model(proto)
         with replacing(fix, force=force) as temporary:
             save(proto, temporary)
-    findings = check_model(proto)
+    findings = check_model(proto, device)
     errors = [f for f in findings if f.severity is Severity.ERROR]
     if json:
         listed = [asdict(f) | {"severity": f.severity.value} for f in findings]
-        output.show_json({"model": str(model), "conforming": not errors, "findings": listed, "mended": mended})
+        output.show_json(
+            {
+                "model": str(model),
+                "target": device and device.name,
+                "conforming": not errors,
+                "findings": listed,
+                "mended": mended,
+            }
+        )
     else:
-        rows = [(f.severity.value, f.rule, f.node or f.tensor, f.message, f.remedy) for f in findings]
+        rows = [(f.severity.value, f.rule, _where(f), f.message, f.remedy) for f in findings]
         output.show_table("", ("", "rule", "where", "what", "remedy"), rows)
         for rule, n in mended.items():
             output.show_line(f"mended {n} x {rule}: {RULES[rule].summary}")
         counts = Counter(f.severity.value for f in findings)
         verdict = "conforms" if not errors else "does not conform"
-        output.show_line(f"{model} {verdict}: {counts['error']} errors, {counts['note']} notes by {len(RULES)} rules")
+        n_rules, of = len(RULES), ""
+        if device is not None:
+            n_rules, of = n_rules + len(TARGET_RULES), f" to target {device.name}"
+        output.show_line(f"{model} {verdict}{of}: {counts['error']} errors, {counts['note']} notes by {n_rules} rules")
     if errors:
         raise typer.Exit(NOT_CONFORMING)
+
+
+def _where(finding: Finding) -> str:
+    """Node and tensor, whichever there are."""
+    return " ".join(part for part in (finding.node, finding.tensor and f"at '{finding.tensor}'") if part)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 from onnx import ModelProto
@@ -24,14 +25,21 @@ from wia_quant.rules import (
     overflow,
     repeated,
     scale_value,
+    target_activation,
+    target_granularity,
+    target_operator,
+    target_size,
+    target_weight,
     valid,
     weight_axis,
     weight_narrow,
     weight_zero_point,
 )
-from wia_quant.rules.base import Finding, Rule, Severity
+from wia_quant.rules.base import Finding, Place, Rule, Severity
+from wia_quant.rules.target_case import TargetCase, TargetRule
+from wia_quant.targets.target import Target, load_target
 
-__all__ = ["RULES", "Finding", "Rule", "Severity", "check_model", "fix_model"]
+__all__ = ["RULES", "TARGET_RULES", "Finding", "Rule", "Severity", "check_model", "fix_model"]
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
@@ -57,9 +65,31 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 )
 
 
-def check_model(model: ModelProto) -> list[Finding]:
-    """Every breach of every rule, in the order of RULES, then of the nodes."""
-    return list(_findings(model))
+#: What else is verified where a target is given.
+TARGET_RULES: Mapping[str, TargetRule] = MappingProxyType(
+    {
+        "target-operator": target_operator.RULE,
+        "target-activation": target_activation.RULE,
+        "target-weight": target_weight.RULE,
+        "target-granularity": target_granularity.RULE,
+        "target-size": target_size.RULE,
+    }
+)
+
+
+def check_model(model: ModelProto, target: str | Path | Target | None = None) -> list[Finding]:
+    """Every breach of every rule, in the order of RULES and TARGET_RULES, then of the nodes.
+
+    Args:
+        model: a QDQ model; not changed.
+        target: a built-in target, a JSON file, or None to look at the format alone.
+    """
+    view = view_model(model)
+    found = [_finding(name, rule, place) for name, rule in RULES.items() for place in rule.find(view)]
+    if target is not None:
+        case = TargetCase(view, load_target(target))
+        found += [_finding(name, rule, place) for name, rule in TARGET_RULES.items() for place in rule.find(case)]
+    return found
 
 
 def fix_model(model: ModelProto) -> dict[str, int]:
@@ -68,8 +98,6 @@ def fix_model(model: ModelProto) -> dict[str, int]:
     return {name: n for name, n in fixed.items() if n}
 
 
-def _findings(model: ModelProto) -> Iterator[Finding]:
-    view = view_model(model)
-    for name, rule in RULES.items():
-        for place in rule.find(view):
-            yield Finding(name, rule.severity, place.node, place.tensor, place.message, place.remedy, place.fixable)
+def _finding(name: str, rule: Rule | TargetRule, place: Place) -> Finding:
+    severity = place.severity or rule.severity
+    return Finding(name, severity, place.node, place.tensor, place.message, place.remedy, place.fixable)

@@ -25,7 +25,7 @@ class Finding:
 
     Attributes:
         rule: the rule's name in RULES.
-        severity: the rule's.
+        severity: how bad it is.
         node: ``"Conv 'stem/conv'"``; empty when the finding is not about a node.
         tensor: the tensor's name; empty when the finding is not about a tensor.
         message: what is wrong, with the values found.
@@ -51,6 +51,7 @@ class Place:
     node: str = ""
     tensor: str = ""
     fixable: bool = False
+    severity: Severity | None = None  #: where it is not the rule's
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Rule:
 
     Attributes:
         summary: the sentence.
-        severity: of every finding.
+        severity: of a finding that does not say its own.
         find: yields the breaches.
         fix: mends the fixable ones in place and returns how many; None when there is no safe remedy.
     """
@@ -71,7 +72,14 @@ class Rule:
 
 
 def at(
-    view: GraphView, node: NodeProto, message: str, remedy: str, *, tensor: str = "", fixable: bool = False
+    view: GraphView,
+    node: NodeProto,
+    message: str,
+    remedy: str,
+    *,
+    tensor: str = "",
+    fixable: bool = False,
+    severity: Severity | None = None,
 ) -> Place:
     """A breach at ``node``."""
-    return Place(message, remedy, view.where(node), tensor, fixable)
+    return Place(message, remedy, view.where(node), tensor, fixable, severity)
