@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wia_quant.gate import baseline, regress
     from wia_quant.measurement import evaluate
     from wia_quant.quantizer import QuantizedModel, quantize
+    from wia_quant.reports.gather import report
     from wia_quant.runtime import Session
     from wia_quant.table import CalibrationTable
 
@@ -35,6 +36,7 @@ _PUBLIC: Final = MappingProxyType(
         "open_data": "wia_quant.data",
         "quantize": "wia_quant.quantizer",
         "regress": "wia_quant.gate",
+        "report": "wia_quant.reports.gather",
     }
 )
 
@@ -50,6 +52,7 @@ __all__ = [
     "open_data",
     "quantize",
     "regress",
+    "report",
 ]
 
 

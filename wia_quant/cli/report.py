@@ -24,6 +24,8 @@ def report(
     preprocess: options.Preprocess = None,
     samples: options.Samples = 1_000_000,
     seed: options.Seed = 0,
+    batch: options.Batch = 1,
+    workers: options.Workers = 1,
     threads: options.Threads = 1,
     strict: options.Strict = False,
     force: options.Force = False,
@@ -33,7 +35,7 @@ def report(
     if reference is None or data is None:
         raise UsageError("a report compares with the float model on data; give --reference FLOAT.onnx and --data PATH")
     # Drawing needs the extra; without it the other commands work.
-    from wia_quant.reports.gather import gather
+    from wia_quant.reports.gather import report as gather
     from wia_quant.reports.summary import metric_rows
     from wia_quant.reports.write import check_folder, write_report
 
@@ -48,6 +50,8 @@ def report(
             preprocess=preprocess,
             samples=samples,
             seed=seed,
+            batch=batch,
+            workers=workers,
             threads=threads,
             strict=strict,
             progress=progress,

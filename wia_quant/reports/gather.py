@@ -19,7 +19,7 @@ from wia_quant.evaluation import Evaluation
 from wia_quant.graph import read_proto
 from wia_quant.labels import labels_of_folders
 from wia_quant.layers import LayerProbe
-from wia_quant.measurement import evaluate
+from wia_quant.measurement import Source, evaluate
 from wia_quant.preprocess import Preprocess
 from wia_quant.qdq import view_model
 from wia_quant.recipe import recorded_preprocess
@@ -122,29 +122,74 @@ class Report:
         """report.json as text."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
 
+    def to_html(self) -> str:
+        """report.html as text: one page that shows everything and needs nothing else."""
+        from wia_quant.reports.html import render_html  # drawing needs an extra, and knows this module
 
-def gather(
-    model: str | Path,
-    reference: str | Path,
+        return render_html(self)
+
+    def to_markdown(self) -> str:
+        """The summary for a pull request."""
+        from wia_quant.reports.summary import render_markdown  # as above
+
+        return render_markdown(self)
+
+    def save(self, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
+        """Writes report.html, report.json and report.md into the folder, which is made; their paths.
+
+        Raises:
+            OutputError: one of them is there (and not ``force``) or cannot be written.
+        """
+        from wia_quant.reports.write import write_report  # as above
+
+        return write_report(self, folder, force=force)
+
+    def show(self) -> None:
+        """Shows the page in a notebook's cell; as the last value of a cell a report shows itself.
+
+        Raises:
+            MissingExtraError: there is no notebook.
+        """
+        from wia_quant.reports.notebook import show  # as above
+
+        show(self)
+
+    def _repr_html_(self) -> str:
+        from wia_quant.reports.notebook import frame  # as above
+
+        return frame(self)
+
+
+def report(
+    model: Source,
+    reference: Source,
     data: object,
     *,
     labels: str | Path | Mapping[str, object] | None = None,
     task: str | None = None,
     preprocess: str | Path | Mapping[str, Any] | Preprocess | None = None,
-    samples: int = 1_000_000,
+    samples: int = 1_000_000_000,
     layer_samples: int = LAYER_SAMPLES,
     seed: int = 0,
+    batch: int = 1,
+    workers: int = 1,
     threads: int = 1,
     strict: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Runs both models over the data; arguments and errors as ``evaluate``."""
+    """Measures everything there is to say about ``model`` against its float model ``reference``.
+
+    ``report(...).save("folder")`` writes the page; in a notebook a report shows itself. Arguments and errors as
+    ``evaluate``; ``layer_samples`` are those that layers are measured on.
+    """
     quantized, floats = read_proto(model), read_proto(reference)
     spec = preprocess or recorded_preprocess({p.key: p.value for p in quantized.metadata_props})
     common: dict[str, Any] = {
         "preprocess": spec,
         "samples": samples,
         "seed": seed,
+        "batch": batch,
+        "workers": workers,
         "threads": threads,
         "strict": strict,
         "progress": progress,

@@ -8,7 +8,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from PIL import Image, ImageOps
 
@@ -102,10 +102,3 @@ def _thumbnail(path: str) -> str:
     content = io.BytesIO()
     small.save(content, "JPEG", quality=80)
     return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode()
-
-
-def show(report: Report) -> Any:  # Any: IPython's display object
-    """The page inside a notebook cell."""
-    from IPython.display import HTML  # type: ignore[import-not-found]  # only notebooks have it
-
-    return HTML(render_html(report))
