@@ -9,9 +9,12 @@ import itertools
 import random
 import re
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 import numpy as np
@@ -128,6 +131,7 @@ class Dataset:
         strict: bool,
         progress: Progress | None,
         n_samples: int | None,
+        readers: int = 1,
     ) -> None:
         self.inputs = tuple(inputs)
         self.summary = summary
@@ -135,6 +139,7 @@ class Dataset:
         self._records = records
         self._strict = strict
         self._progress = progress
+        self._readers = readers
         self._fixed = _fixed_batch(self.inputs)
         summary.batch = self._fixed or 1
 
@@ -190,9 +195,9 @@ class Dataset:
             yield _stacked([*held, *itertools.islice(itertools.cycle(first), missing)], len(held))
 
     def _samples(self, digest: Any) -> Iterator[tuple[str, Arrays]]:
-        for record in self._records(self):
+        for record, read in _ahead(self._records(self), self._readers):
             try:
-                arrays, content = record.read()
+                arrays, content = read()
             except DataError as e:
                 if not record.skippable:
                     raise
@@ -242,6 +247,23 @@ class Dataset:
         return f"{self.summary.source}: none of the {len(skipped)} files could be read ({shown})"
 
 
+def _ahead(records: Iterable[Record], readers: int) -> Iterator[tuple[Record, Callable[[], tuple[Arrays, bytes]]]]:
+    """The records in order, each with what gives its content: files are read ahead by ``readers`` threads."""
+    if readers <= 1:
+        yield from ((record, record.read) for record in records)
+        return
+    waiting: deque[tuple[Record, Callable[[], tuple[Arrays, bytes]]]] = deque()
+    with ThreadPoolExecutor(readers, "wia-read") as pool:
+        try:
+            for record in records:
+                waiting.append((record, pool.submit(record.read).result if record.skippable else record.read))
+                if len(waiting) > 2 * readers:
+                    yield waiting.popleft()
+            yield from waiting
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
 def open_data(
     source: object,
     inputs: object,
@@ -251,6 +273,7 @@ def open_data(
     seed: int = 0,
     strict: bool = False,
     synthetic: bool = False,
+    readers: int = 1,
     progress: Progress | None = None,
 ) -> Dataset:
     """Batches of ``source`` that fit the model's inputs.
@@ -265,6 +288,7 @@ def open_data(
         seed: of the choice of these.
         strict: a picture that cannot be read is an error instead of being skipped.
         synthetic: random values; ranges from them mean nothing for the accuracy.
+        readers: threads that read pictures; with 1 they are read when they are asked for.
         progress: called as ``progress(done, total, what)``.
 
     Raises:
@@ -281,7 +305,7 @@ def open_data(
     if source is None:
         raise DataError("no calibration data; give a folder of pictures, a .npz or an iterable (see open_data)")
     spec = None if preprocess is None else load_preprocess(preprocess)
-    opened = _Opening(wanted, spec, samples, seed, strict, progress)
+    opened = _Opening(wanted, spec, samples, seed, strict, readers, progress)
     if isinstance(source, str | Path):
         return opened.path(Path(source))
     if isinstance(source, np.ndarray | Mapping):
@@ -300,6 +324,7 @@ class _Opening:
     samples: int
     seed: int
     strict: bool
+    readers: int
     progress: Progress | None
 
     def path(self, path: Path) -> Dataset:
@@ -470,7 +495,33 @@ class _Opening:
             strict=self.strict,
             progress=self.progress,
             n_samples=n_samples,
+            readers=self.readers,
         )
+
+
+class _Quiet:
+    """Ignores warnings while any thread is inside: catch_warnings alone restores another thread's filters."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.simplefilter("ignore")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._filters.__exit__(None, None, None)
+
+
+_QUIET: Final = _Quiet()
 
 
 @dataclass(frozen=True)
@@ -486,8 +537,7 @@ class _PictureReader:
             content = self.path.read_bytes()
         except OSError as e:
             raise DataError(f"cannot be read ({e.strerror or e})") from e
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd metadata, or of a size that is large and still safe
+        with _QUIET:  # of odd metadata, or of a size that is large and still safe
             try:
                 picture = Image.open(io.BytesIO(content))
                 picture.load()

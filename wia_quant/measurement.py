@@ -110,6 +110,7 @@ def evaluate(
         samples=samples,
         seed=seed,
         strict=strict,
+        readers=workers,
     )
     run = _Run(copies, make_executor(REFERENCE_EXECUTOR, other, threads) if compared else None, judge, found)
     probe = LayerProbe.of(proto, other_proto) if layers and other_proto is not None and is_quantized(proto) else None

@@ -255,15 +255,20 @@ def picture_to_sample(picture: Image.Image, spec: Preprocess) -> npt.NDArray[Any
         x = x[:, :, None]
     if spec.color == "bgr":
         x = x[:, :, ::-1]
-    if spec.scale != 1.0 or spec.mean != (0.0,) or spec.std != (1.0,):
-        # float64 until the end: the result is the formula's, rounded once.
-        x = (x.astype(np.float64) * spec.scale - np.array(spec.mean)) / np.array(spec.std)
-        if np.issubdtype(np.dtype(spec.dtype), np.integer):
-            info = np.iinfo(spec.dtype)
-            x = np.clip(np.rint(x), info.min, info.max)
+    values = _values(spec)
     if spec.layout == "nchw":
-        x = x.transpose(2, 0, 1)
-    return np.ascontiguousarray(x[None], dtype=spec.dtype)
+        return np.stack([np.take(values[:, c % values.shape[1]], x[:, :, c]) for c in range(x.shape[2])])[None]
+    return np.ascontiguousarray(values[x, np.arange(x.shape[2]) % values.shape[1]][None])
+
+
+def _values(spec: Preprocess) -> npt.NDArray[Any]:
+    """What each of a pixel's 256 levels becomes, [256, 1 or channels]."""
+    # float64 until the end: the result is the formula's, rounded once.
+    x = (np.arange(256.0)[:, None] * spec.scale - np.array(spec.mean)) / np.array(spec.std)
+    if np.issubdtype(np.dtype(spec.dtype), np.integer):
+        info = np.iinfo(spec.dtype)
+        x = np.clip(np.rint(x), info.min, info.max)
+    return x.astype(spec.dtype)
 
 
 def _flattened(picture: Image.Image, spec: Preprocess) -> Image.Image:

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from wia_quant.check import Severity, check_model
 
 import wia_quant
 from tests.torch.nets import Residual, Two, picture

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import tracemalloc
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,24 @@ def test_a_folder_is_searched_to_the_bottom_and_hidden_files_left_alone(folder: 
     assert dataset.summary.used == dataset.summary.batches == dataset.summary.available == 10
     assert dataset.summary.ignored == 2
     assert dataset.summary.skipped == {}
+
+
+def test_threads_that_read_change_nothing(folder: Path) -> None:
+    (folder / "broken.jpg").write_bytes(b"no picture")
+    filters = list(warnings.filters)
+    one, many = (open_data(folder, IMAGE, preprocess="raw", samples=7, readers=n) for n in (1, 3))
+    assert [(b.source, b["x"].tobytes()) for b in one] == [(b.source, b["x"].tobytes()) for b in many]
+    assert one.summary == many.summary
+    assert warnings.filters == filters
+
+
+def test_reading_ahead_ends_when_the_reader_stops(folder: Path) -> None:
+    batches = iter(open_data(folder, IMAGE, preprocess="raw", readers=2))
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert not [
+        t.name for t in threading.enumerate() if t.name.startswith("wia-read") and not t.join(5) and t.is_alive()
+    ]
 
 
 def test_a_batch_says_which_file_it_is_of(folder: Path) -> None:
