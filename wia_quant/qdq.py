@@ -6,11 +6,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+
+from wia_quant.affine import INT8, UINT8, IntArray, QParams, QType, quantize
+
+_GRIDS: Final[Mapping[int, QType]] = MappingProxyType(
+    {
+        TensorProto.INT8: INT8,
+        TensorProto.UINT8: UINT8,
+        TensorProto.INT16: QType("int16", np.dtype(np.int16), -32768, 32767),
+    }
+)
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
@@ -26,7 +38,7 @@ class Dequantized:
         zero_point: int64; the shape of ``scale``. None when not constant; zeros when the node has none.
         elem_type: onnx.TensorProto type of the integers; UNDEFINED when not known.
         axis: the node's axis attribute, as written (default 1).
-        levels: the integers, when they are constant: a weight or a bias.
+        levels: the integers, when they are constant: a weight or a bias, stored as them or quantized on every run.
         quantize_node: the QuantizeLinear that makes the integers; None for constants and integer inputs.
         source: the float tensor before the QuantizeLinear, or the integer tensor when there is none.
     """
@@ -108,9 +120,11 @@ class GraphView:
 
     def _read(self, node: NodeProto) -> Dequantized:
         scale = self.constant(node.input[1])
-        levels = self.constant(node.input[0])
+        levels: npt.NDArray[np.generic] | None = self.constant(node.input[0])
         made_by = self.producers.get(node.input[0])
         quantize_node = made_by if made_by is not None and made_by.op_type == QUANTIZE else None
+        if levels is None and quantize_node is not None:
+            levels = self.quantized_constant(quantize_node)
         zero_point: npt.NDArray[np.int64] | None
         elem_type: int = TensorProto.UNDEFINED
         if len(node.input) > 2 and node.input[2]:
@@ -132,6 +146,28 @@ class GraphView:
             quantize_node=quantize_node,
             source=quantize_node.input[0] if quantize_node is not None else node.input[0],
         )
+
+    def quantized_constant(self, node: NodeProto) -> IntArray | None:
+        """The integers that QuantizeLinear makes of a constant, by equation (1); None where it reads anything else."""
+        x = self.constant(node.input[0])
+        if x is None or len(node.input) < 3:
+            return None
+        scale, zero_point = self.constant(node.input[1]), self.constant(node.input[2])
+        grid = _GRIDS.get(self._elem_type(node.input[2]))
+        if scale is None or zero_point is None or grid is None or attribute(node, "block_size", 0):
+            return None
+        axis = None if scale.size == 1 else attribute(node, "axis", 1)
+        if axis is not None:
+            if scale.ndim != 1 or not -x.ndim <= axis < x.ndim or x.shape[axis] != scale.size:
+                return None
+            axis %= x.ndim
+        shape = () if axis is None else scale.shape
+        if zero_point.size != scale.size or not (np.isfinite(scale).all() and (scale > 0).all()):  # type: ignore[operator]
+            return None
+        qparams = QParams(
+            grid, scale.astype(np.float32).reshape(shape), zero_point.astype(grid.dtype).reshape(shape), axis
+        )
+        return quantize(x.astype(np.float32), qparams)
 
     def _elem_type(self, name: str) -> int:
         view: GraphView | None = self

@@ -94,8 +94,14 @@ def check_model(model: ModelProto, target: str | Path | Target | None = None) ->
 
 def fix_model(model: ModelProto) -> dict[str, int]:
     """Mends in place what can be mended without changing any result; rule -> how many breaches."""
-    fixed = {name: rule.fix(model) for name, rule in RULES.items() if rule.fix is not None}
-    return {name: n for name, n in fixed.items() if n}
+    total: dict[str, int] = {}
+    while True:  # what one rule drops may leave something for another
+        fixed = {name: rule.fix(model) for name, rule in RULES.items() if rule.fix is not None}
+        if not any(fixed.values()):
+            return total
+        for name, n in fixed.items():
+            if n:
+                total[name] = total.get(name, 0) + n
 
 
 def _finding(name: str, rule: Rule | TargetRule, place: Place) -> Finding:

@@ -15,7 +15,7 @@ def find(model: ModelView) -> Iterator[Place]:
     """Per-axis activations, and a DQ whose scale or zero point is not its Q's."""
     for view, tensor in model.tensors():
         q = tensor.quantize_node
-        if q is None:
+        if q is None or tensor.is_constant:
             continue
         if tensor.per_axis:
             message = f"activation '{tensor.source}' has {0 if tensor.scale is None else tensor.scale.size} scales"

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wia_quant.qdq import DEQUANTIZE, QUANTIZE, ModelView
+from onnx import ModelProto
+
+from wia_quant.qdq import DEQUANTIZE, QUANTIZE, ModelView, view_model
 from wia_quant.rules.base import Place, Rule, Severity, at
 
 #: Operators that may stand between Q and DQ: they take integers of any grid as they are.
@@ -22,10 +24,27 @@ def find(model: ModelView) -> Iterator[Place]:
             continue  # a subgraph reads it
         stray = [r for r in readers if r.op_type != DEQUANTIZE and r.op_type not in _ON_INTEGERS]
         if not readers:
-            yield at(view, node, "nobody reads its integers", "drop it", tensor=node.output[0])
+            yield at(view, node, "nobody reads its integers", "drop it", tensor=node.output[0], fixable=True)
         elif stray:
             message = f"its integers go into {view.where(stray[0])}"
             yield at(view, node, message, "put a DequantizeLinear between", tensor=node.output[0])
 
 
-RULE = Rule("Q and DQ come in pairs", Severity.ERROR, find)
+def fix(model: ModelProto) -> int:
+    """Drops a Q whose integers nobody reads."""
+    changed = 0
+    for view in view_model(model).graphs:
+        if view.children:
+            continue  # a subgraph may read them
+        unread = [
+            n
+            for n in view.graph.node
+            if n.op_type == QUANTIZE and n.output[0] not in view.output_names and not view.consumers.get(n.output[0])
+        ]
+        for node in unread:
+            view.graph.node.remove(node)
+        changed += len(unread)
+    return changed
+
+
+RULE = Rule("Q and DQ come in pairs", Severity.ERROR, find, fix)

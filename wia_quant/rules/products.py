@@ -21,7 +21,6 @@ class Product:
         bias_name: the bias input, empty when absent.
         axis: the weight axis of the output channels, >= 0; None when the scale cannot follow it (grouped
             ConvTranspose has its output channels on two axes).
-        depth: products summed for one output value.
     """
 
     view: GraphView
@@ -30,7 +29,6 @@ class Product:
     w: Dequantized
     bias_name: str
     axis: int | None
-    depth: int
 
 
 def products(model: ModelView) -> Iterator[Product]:
@@ -42,11 +40,8 @@ def products(model: ModelView) -> Iterator[Product]:
         if w is None or w.levels is None or w.levels.ndim < 1:
             continue
         axis = _CHANNEL_AXIS[node.op_type](node, w.levels.ndim)
-        size = w.levels.shape[1 if axis is None else axis]
-        groups = attribute(node, "group", 1) if axis is None else 1
-        depth = w.levels.size // max(1, size * groups)
         bias_name = node.input[2] if len(node.input) > 2 else ""
-        yield Product(view, node, view.dequantized.get(node.input[0]), w, bias_name, axis, depth)
+        yield Product(view, node, view.dequantized.get(node.input[0]), w, bias_name, axis)
 
 
 def _conv_transpose_axis(node: NodeProto, rank: int) -> int | None:

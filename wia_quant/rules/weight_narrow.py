@@ -9,17 +9,22 @@ from onnx import TensorProto
 
 from wia_quant.qdq import ModelView
 from wia_quant.rules.base import Place, Rule, Severity, at
+from wia_quant.rules.products import products
 
 
 def find(model: ModelView) -> Iterator[Place]:
-    """Weights that use -128, whose negation does not exist on symmetric hardware."""
-    for view, tensor in model.tensors():
-        if tensor.levels is None or tensor.elem_type != TensorProto.INT8 or tensor.levels.ndim < 2:
+    """Weights of products that use -128, whose negation does not exist on symmetric hardware."""
+    seen: set[str] = set()
+    for product in products(model):
+        w = product.w
+        if w.levels is None or w.elem_type != TensorProto.INT8 or w.node.input[0] in seen:
             continue
-        n = int((tensor.levels == -128).sum())
+        seen.add(w.node.input[0])
+        n = int((w.levels == -128).sum())
         if n:
-            message = f"{n} of {tensor.levels.size} levels are -128"
-            yield at(view, tensor.node, message, "quantize weights with the narrow range", tensor=tensor.name)
+            message = f"{n} of {w.levels.size} levels are -128"
+            remedy = "quantize weights with the narrow range"
+            yield at(product.view, product.node, message, remedy, tensor=w.name)
 
 
 RULE = Rule("int8 weights are narrow, [-127, 127]", Severity.NOTE, find)
