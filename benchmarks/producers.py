@@ -71,6 +71,17 @@ def onnxruntime_fastest(model: Model, target: Path) -> None:
     onnxruntime_static(model, target, activation_type=QuantType.QUInt8, reduce_range=True)
 
 
+def nncf(model: Model, target: Path) -> None:
+    """nncf.quantize with its defaults, on the same samples."""
+    import nncf
+
+    logging.getLogger("nncf").setLevel(logging.ERROR)
+    samples = list(model.calibration())
+    with tempfile.TemporaryDirectory() as folder:
+        ready = onnx.load(_at_least(model.path(), PER_CHANNEL_OPSET, Path(folder)))
+    onnx.save(nncf.quantize(ready, nncf.Dataset(samples), subset_size=len(samples)), target)
+
+
 PRODUCERS: Mapping[str, Callable[[Model, Path], None]] = MappingProxyType(
     {
         "wia-quant": wia_quant,
@@ -79,6 +90,7 @@ PRODUCERS: Mapping[str, Callable[[Model, Path], None]] = MappingProxyType(
         "onnxruntime u8": onnxruntime_uint8,
         "onnxruntime u8 7-bit": onnxruntime_fastest,
         "onnxruntime dynamic": onnxruntime_dynamic,
+        "nncf": nncf,
     }
 )
 
