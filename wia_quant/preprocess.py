@@ -268,7 +268,8 @@ def _values(spec: Preprocess) -> npt.NDArray[Any]:
     if np.issubdtype(np.dtype(spec.dtype), np.integer):
         info = np.iinfo(spec.dtype)
         x = np.clip(np.rint(x), info.min, info.max)
-    return x.astype(spec.dtype)
+    values: npt.NDArray[Any] = x.astype(spec.dtype)
+    return values
 
 
 def _flattened(picture: Image.Image, spec: Preprocess) -> Image.Image:
