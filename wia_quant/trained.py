@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
-from wia_quant.affine import INT8, Range, fake_quantize, range_of
+from wia_quant.affine import INT8, UINT8, QType, Range, fake_quantize, range_of
 from wia_quant.errors import ExportError
 from wia_quant.exporters.encodings import Encodings, TrainedWeight, take_apart
 from wia_quant.graph import Model
@@ -84,12 +84,20 @@ def _with_unread_grids(model: Model, plan: Plan, encodings: Encodings) -> tuple[
     made = {name for name in unread if name in model.producers and name not in encodings.also_raw}
     extended = replace(
         plan,
-        activations={**plan.activations, **{name: ActivationPlan(INT8, name) for name in unread}},
+        activations={
+            **plan.activations,
+            **{n: ActivationPlan(_stored(encodings.activations[n].qtype), n) for n in unread},
+        },
         observe=(*plan.observe, *unread),
         integer_made=plan.integer_made | made,
         integer_readers={**plan.integer_readers, **readers},
     )
     return extended, unread
+
+
+def _stored(grid: QType) -> QType:
+    """The grid of the format that has the same levels: uint8 ones are int8 with another zero point."""
+    return INT8 if grid == UINT8 else grid
 
 
 def _round_constants(model: Model, plan: Plan, encodings: Encodings) -> None:

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 
-from wia_quant.affine import INT8, UINT8, QParams, QType
+from wia_quant.affine import INT8, INT16_SYMMETRIC, UINT8, QParams, QType
 from wia_quant.errors import ExportError
 from wia_quant.qdq import DEQUANTIZE, QUANTIZE, Dequantized, GraphView, view_model
 
-_GRIDS: dict[int, QType] = {TensorProto.INT8: INT8, TensorProto.UINT8: UINT8}
+_GRIDS: dict[int, QType] = {TensorProto.INT8: INT8, TensorProto.UINT8: UINT8, TensorProto.INT16: INT16_SYMMETRIC}
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _grid(view: GraphView, tensor: Dequantized) -> QParams:
     assert tensor.scale is not None
     assert tensor.zero_point is not None
     if tensor.elem_type not in _GRIDS:
-        raise ExportError(f"{view.where(tensor.node)}: '{tensor.source}' is neither int8 nor uint8")
+        raise ExportError(f"{view.where(tensor.node)}: '{tensor.source}' is none of int8, uint8 and int16")
     grid = _GRIDS[tensor.elem_type]
     axis = tensor.axis if tensor.scale.ndim else None
     if axis is not None and view.constant(tensor.source) is None:

@@ -12,6 +12,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("PyTorch is not installed; install it with: pip install 'wia-quant[torch]'") from error
 
+from wia_quant.torch.distill import Teacher
 from wia_quant.torch.export import Exported, export, to_onnx
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import freeze
@@ -24,6 +25,7 @@ from wia_quant.torch.qconfig import (
     get_default_qconfig,
     get_default_qconfig_mapping,
     get_lsq_qconfig,
+    get_qconfig,
     register,
     unregister,
 )
@@ -35,6 +37,7 @@ __all__ = [
     "FakeQuantize",
     "LearnedFakeQuantize",
     "PrepareError",
+    "Teacher",
     "convert",
     "export",
     "freeze",
@@ -44,6 +47,7 @@ __all__ = [
     "get_default_qconfig",
     "get_default_qconfig_mapping",
     "get_lsq_qconfig",
+    "get_qconfig",
     "prepare",
     "prepare_qat",
     "register",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import onnx
 import torch
 from torch import nn
@@ -19,11 +20,12 @@ from torch import nn
 from wia_quant.errors import ExportError, MissingExtraError
 from wia_quant.files import replacing
 from wia_quant.graph import save
-from wia_quant.policy import Plan
+from wia_quant.policy import Plan, scheme_named
 from wia_quant.targets.target import DEFAULT
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import freeze
 from wia_quant.torch.marker import translations
+from wia_quant.torch.qconfig import SCHEMES
 from wia_quant.torch.verify import Difference, arguments, compare
 from wia_quant.trained import export_trained
 
@@ -80,13 +82,28 @@ def export(
     if not any(isinstance(module, FakeQuantize) for module in model.modules()):
         raise ExportError(f"{type(model).__name__} has no fake quantizers; call prepare_qat or prepare on it first")
     frozen = freeze(model)
-    proto = to_onnx(frozen, example, input_names, output_names, dynamic_batch)
-    written = export_trained(proto, source="torch", target=target)
+    scheme = scheme_of(model)
+    proto = to_onnx(frozen, example, input_names, output_names, dynamic_batch, scheme_named(scheme).opset)
+    written = export_trained(proto, source="torch", scheme=scheme, target=target)
     differences = compare(written.model, frozen, example) if verify else ()
     if path is not None:
         with replacing(Path(path), force=force) as temporary:
             save(written.model, temporary)
     return Exported(written.model, written.plan, written.notes, differences)
+
+
+def scheme_of(model: nn.Module) -> str:
+    """The scheme of ``policy.SCHEMES`` that a prepared model was trained in: its activations decide.
+
+    Raises:
+        ExportError: activations of two widths.
+    """
+    weights = {weight for weight, _ in SCHEMES.values()}
+    grids = {m.qtype for m in model.modules() if isinstance(m, FakeQuantize)} - weights
+    widths = {np.dtype(grid.dtype).itemsize * 8 for grid in grids}
+    if len(widths) > 1:
+        raise ExportError(f"activations of {' and '.join(map(str, sorted(widths)))} bits in one model; use one qconfig")
+    return f"w8a{widths.pop()}" if widths else "w8"
 
 
 def to_onnx(
@@ -95,12 +112,14 @@ def to_onnx(
     input_names: list[str] | None = None,
     output_names: list[str] | None = None,
     dynamic_batch: bool = True,
+    opset: int = OPSET,
 ) -> onnx.ModelProto:
     """torch.onnx.export without its chatter; one error in our words when it fails."""
+    opset = max(opset, OPSET)
     args, kwargs = arguments(example)
     dynamic = _dynamic(args, kwargs) if dynamic_batch else None
     try:
-        table = translations()
+        table = translations(opset)
     except ImportError as error:
         raise MissingExtraError(
             "onnxscript is not installed; install it with: pip install 'wia-quant[torch]'"
@@ -113,7 +132,7 @@ def to_onnx(
                 args,
                 kwargs=kwargs,
                 dynamo=True,
-                opset_version=OPSET,
+                opset_version=opset,
                 input_names=input_names,
                 output_names=output_names,
                 dynamic_shapes=dynamic,

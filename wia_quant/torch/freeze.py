@@ -44,6 +44,7 @@ class FrozenProduct(nn.Module):
         weight, bias = trained.folded()
         # What its levels stand for: a grid of fewer levels than the file's type keeps its ends.
         weight = trained.weight_fake_quantize(weight.detach())
+        bias = trained.rounded(None if bias is None else bias.detach())
         self.product = trained.product
         self.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)

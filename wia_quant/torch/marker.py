@@ -7,6 +7,7 @@ knows only whole integer types; this one has neither limit.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +29,9 @@ def _(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int,
     return torch.empty_like(x)
 
 
-def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
+def translations(opset: int) -> dict[Callable[..., Any], Callable[..., Any]]:
     """The table that ``torch.onnx.export(custom_translation_table=...)`` takes; needs onnxscript."""
-    from onnxscript import opset18 as op
+    op = getattr(importlib.import_module("onnxscript"), f"opset{opset}")
 
     def translate(x: Any, scale: Any, zero_point: Any, axis: int, qmin: int, qmax: int) -> Any:
         q = op.QuantizeLinear(x, scale, zero_point, axis=max(axis, 0))

@@ -13,14 +13,16 @@ import operator
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
 from torch.ao.quantization import QConfig
+from torch.nn import functional
 
 from wia_quant.errors import UsageError, WiaError
 from wia_quant.torch.fake_quantize import FakeQuantize
+from wia_quant.torch.functional_products import modularize
 from wia_quant.torch.observers import CurrentMinMaxObserver
 from wia_quant.torch.product import CHANNEL_AXIS, BatchNorm, QuantizedProduct
 from wia_quant.torch.qconfig import get_default_qat_qconfig, get_default_qconfig
@@ -95,15 +97,17 @@ def convert(model: nn.Module, *, inplace: bool = False) -> nn.Module:
 
 
 def _prepare(model: nn.Module, qconfig: QConfig, exclude: Iterable[str], inplace: bool) -> nn.Module:
-    if hasattr(model, QUANTIZERS):
+    if any(isinstance(module, FakeQuantize) for module in model.modules()):
         raise PrepareError("the model is prepared already")
     if not inplace:
         model = copy.deepcopy(model)
     excluded = _excluded(model, exclude)
     graph = _trace(model)
     made = Preparation()
+    modularize(model, graph)
     _fuse_products(model, graph, qconfig, excluded, made)
-    _insert_quantizers(model, graph, qconfig, excluded, made)
+    if isinstance(qconfig.activation(), FakeQuantize):
+        _insert_quantizers(model, graph, qconfig, excluded, made)
     graph.lint()
     traced = fx.GraphModule(model, graph)
     # The graph's forward on the user's own object: its class, attributes and references stay.
@@ -216,6 +220,31 @@ def _insert_quantizers(
         readers = [u for u in node.users if u is not quantized and not (from_float and roles[u] is Role.FLOAT)]
         for reader in readers:
             reader.replace_input_with(node, quantized)
+    for node, role in roles.items():
+        if role is Role.PRODUCT:
+            _tell_input_quantizer(model, node)
+
+
+def _tell_input_quantizer(model: nn.Module, node: fx.Node) -> None:
+    """A product learns which fake quantizer its input passed, unless it is called with several."""
+    product = model.get_submodule(str(node.target))
+    if not isinstance(product, QuantizedProduct) or isinstance(product.product, nn.Embedding):
+        return
+    found = _quantizer_before(model, node)
+    calls = [n for n in node.graph.nodes if n.op == "call_module" and n.target == node.target]
+    if found is not None and all(_quantizer_before(model, n) is found for n in calls):
+        product.input_quantizer = (found,)
+
+
+def _quantizer_before(model: nn.Module, node: fx.Node) -> FakeQuantize | None:
+    """Of the first input; what only moves values is looked through."""
+    before = node.all_input_nodes[0]
+    while (module := _module_of(model, before)) is None or MODULES.get(type(module)) is Role.MOVER:
+        table: Mapping[Any, Role] = METHODS if before.op == "call_method" else FUNCTIONS
+        if module is None and (not before.op.startswith("call") or table.get(before.target) is not Role.MOVER):
+            return None
+        before = before.all_input_nodes[0]
+    return module if isinstance(module, FakeQuantize) else None
 
 
 def _constant_quantizer(model: nn.Module, node: fx.Node, qconfig: QConfig) -> FakeQuantize:
@@ -238,6 +267,10 @@ def _attribute(model: nn.Module, node: fx.Node) -> torch.Tensor:
     owner, _, name = str(node.target).rpartition(".")
     found: torch.Tensor = getattr(model.get_submodule(owner), name)
     return found
+
+
+def _module_of(model: nn.Module, node: fx.Node) -> nn.Module | None:
+    return model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
 class _Groups:
@@ -282,9 +315,17 @@ def _role(model: nn.Module, node: fx.Node, excluded: frozenset[str], made: Prepa
     if inside is not None:
         made.left_float[node.name] = "excluded"
         return Role.FLOAT
+    if node.target is functional.pad and _fill(node):
+        made.left_float[node.name] = f"pads with {_fill(node)}, which may be no level"
+        return Role.FLOAT
     if role is None:
         made.left_float[node.name] = f"{getattr(node.target, '__name__', node.target)} has no integer form"
     return role or Role.FLOAT
+
+
+def _fill(node: fx.Node) -> Any:  # Any: a number of the traced code
+    """What a pad fills with."""
+    return node.kwargs.get("value", node.args[3] if len(node.args) > 3 else 0)
 
 
 def _tensor_inputs(model: nn.Module, node: fx.Node) -> list[fx.Node]:

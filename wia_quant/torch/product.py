@@ -62,6 +62,9 @@ class QuantizedProduct(nn.Module):
         self.bn = bn
         self.weight_fake_quantize = weight_fake_quantize
         self.batch_norm_frozen = False
+        #: The fake quantizer of the input, where there is one: the bias is stored in its steps. A tuple, so that torch
+        #: does not take it for a submodule of this one, too.
+        self.input_quantizer: tuple[FakeQuantize, ...] = ()
         self.train(product.training)
 
     def __getattr__(self, name: str) -> Any:  # Any: whatever the product has
@@ -73,11 +76,25 @@ class QuantizedProduct(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.bn is None:
             weight = self.weight_fake_quantize(self.product.weight)
-            return self._multiply(x, weight, getattr(self.product, "bias", None))
+            return self._multiply(x, weight, self.rounded(getattr(self.product, "bias", None)))
         if self.training and not self.batch_norm_frozen:
             return self._forward_with_batch_statistics(x)
         weight, bias = self.folded()
-        return self._multiply(x, self.weight_fake_quantize(weight), bias)
+        weight = self.weight_fake_quantize(weight)
+        return self._multiply(x, weight, self.rounded(bias))
+
+    def rounded(self, bias: torch.Tensor | None) -> torch.Tensor | None:
+        """``bias`` on the grid of the accumulator, equation (18), by the scales in force; the gradient passes."""
+        if bias is None or not self.input_quantizer or not self.weight_fake_quantize.quantizing:
+            return bias
+        (of_input,) = self.input_quantizer
+        if not of_input.quantizing:
+            return bias
+        step = of_input.scale.double() * self.weight_fake_quantize.scale.double()
+        if step.numel() not in (1, bias.numel()):  # a grouped transposed convolution: the groups share their scales
+            step = step.repeat(bias.numel() // step.numel())
+        nearest = (bias.detach() / step).round_().mul_(step).to(bias.dtype)
+        return bias + (nearest - bias.detach()) if bias.requires_grad else nearest
 
     def _forward_with_batch_statistics(self, x: torch.Tensor) -> torch.Tensor:
         fold = self._fold()
@@ -95,13 +112,16 @@ class QuantizedProduct(nn.Module):
         """The float weight and bias with the BatchNorm folded in by its running statistics."""
         if self.bn is None:
             return self.product.weight, getattr(self.product, "bias", None)
-        fold = self._fold()
-        shift = -self.bn.running_mean * fold
-        if self.bn.bias is not None:
-            shift = shift + self.bn.bias
-        if self.product.bias is not None:
-            shift = shift + self.product.bias * fold
-        return self.product.weight * self._along_channels(fold), shift
+        bn: Any = self.bn
+        # The order of torch's own fuse_conv_bn_weights: every flow folds to the same bits.
+        spread = torch.rsqrt(bn.running_var + bn.eps)
+        shift = -bn.running_mean if self.product.bias is None else self.product.bias - bn.running_mean
+        shift = shift * spread
+        if bn.weight is not None:
+            shift = shift * bn.weight
+        if bn.bias is not None:
+            shift = shift + bn.bias
+        return self.product.weight * self._along_channels(self._fold()), shift
 
     def _fold(self) -> torch.Tensor:
         bn: Any = self.bn

@@ -101,6 +101,7 @@ FUNCTIONS: Final[Mapping[Callable[..., Any], Role]] = MappingProxyType(
         torch.tanh: Role.TABLE,
         functional.max_pool2d: Role.MOVER,
         functional.dropout: Role.MOVER,
+        functional.pad: Role.MOVER,  # with zeros or its own values; prepare.py sees to others
         torch.flatten: Role.MOVER,
         torch.reshape: Role.MOVER,
         torch.transpose: Role.MOVER,
