@@ -85,6 +85,8 @@ struct Fmath {
   // y = exp(x - max x) * (1 / sum), and x - max x - log(sum). n >= 1; y may be x.
   void (*softmax)(size_t n, const float* x, float* y);
   void (*log_softmax)(size_t n, const float* x, float* y);
+  // softmax of each of `width` columns of n rows, ld floats apart.
+  void (*softmax_columns)(size_t n, size_t width, size_t ld, const float* x, float* y);
   // sum of (x - mean)^2.
   float (*sum_centered)(size_t n, const float* x, float mean);
   // y = (x - mean) * factor * scale[i] + bias[i]; scale and bias may be null. y may be x.

@@ -82,9 +82,20 @@ void requantize(const QRequantize& q, const QEpilogue& e) {
   }
 }
 
+void interleave3(size_t n, const uint8_t* x, size_t plane, uint8_t* out) {
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    uint8x16x3_t pixels;
+    for (size_t c = 0; c < 3; ++c) pixels.val[c] = vld1q_u8(x + c * plane + i);
+    vst3q_u8(out + 3 * i, pixels);
+  }
+  for (; i < n; ++i)
+    for (size_t c = 0; c < 3; ++c) out[3 * i + c] = x[c * plane + i];
+}
+
 }  // namespace
 
 const QElementwise qelementwise_neon = {"qelementwise_neon", quantize,     dequantize, table,
-                                        binary<false>,       binary<true>, requantize};
+                                        binary<false>,       binary<true>, requantize, interleave3};
 
 }  // namespace wia

@@ -70,6 +70,8 @@ struct QElementwise {
   void (*add)(const QBinary& q);
   void (*mul)(const QBinary& q);
   void (*requantize)(const QRequantize& q, const QEpilogue& epilogue);
+  // out[3 * i + c] = x[c * plane + i] for n pixels of three channels: a picture channels last.
+  void (*interleave3)(size_t n, const uint8_t* x, size_t plane, uint8_t* out);
 };
 
 #define WIA_KERNEL(features, name) extern const QElementwise name;

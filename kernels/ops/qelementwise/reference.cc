@@ -68,9 +68,14 @@ void requantize(const QRequantize& q, const QEpilogue& epilogue) {
   }
 }
 
+void interleave3(size_t n, const uint8_t* x, size_t plane, uint8_t* out) {
+  for (size_t i = 0; i < n; ++i)
+    for (size_t c = 0; c < 3; ++c) out[3 * i + c] = x[c * plane + i];
+}
+
 }  // namespace
 
 const QElementwise qelementwise_reference = {
-    "qelementwise_reference", quantize, dequantize, table, add, mul, requantize};
+    "qelementwise_reference", quantize, dequantize, table, add, mul, requantize, interleave3};
 
 }  // namespace wia

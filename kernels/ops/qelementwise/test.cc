@@ -31,6 +31,22 @@ void same(const char* name, const char* what, size_t n, const Fenced<T>& got,
   testing::fail_at(__FILE__, __LINE__, name, ": ", what, " of ", n, " differs from the reference");
 }
 
+TEST(three_planes_become_pixels) {
+  std::mt19937 random(3);
+  for (size_t n : kSizes) {
+    Fenced<uint8_t> x(3 * n), want(3 * n);
+    for (size_t i = 0; i < 3 * n; ++i) x[i] = static_cast<uint8_t>(random());
+    qelementwise_reference.interleave3(n, x.data(), n, want.data());
+    for (size_t i = 0; i < n; ++i)
+      for (size_t c = 0; c < 3; ++c) CHECK_EQ(int{want[3 * i + c]}, int{x[c * n + i]});
+    for (const QElementwise* kernel : kernels()) {
+      Fenced<uint8_t> got(3 * n);
+      kernel->interleave3(n, x.data(), n, got.data());
+      same(kernel->name, "interleave3", n, got, want);
+    }
+  }
+}
+
 TEST(quantize_special_values_and_halves) {
   std::mt19937 random(7);
   const float inf = std::numeric_limits<float>::infinity();

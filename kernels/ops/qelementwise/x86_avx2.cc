@@ -16,6 +16,6 @@ namespace {
 }  // namespace
 
 const QElementwise qelementwise_avx2 = {"qelementwise_avx2", quantize,     dequantize, table,
-                                        binary<false>,       binary<true>, requantize};
+                                        binary<false>,       binary<true>, requantize, interleave3};
 
 }  // namespace wia

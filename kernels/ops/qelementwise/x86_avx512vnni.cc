@@ -21,6 +21,7 @@ const QElementwise qelementwise_avx512vnni = {"qelementwise_avx512vnni",
                                               table,
                                               binary<false>,
                                               binary<true>,
-                                              requantize};
+                                              requantize,
+                                              interleave3};
 
 }  // namespace wia

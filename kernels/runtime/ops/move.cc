@@ -3,6 +3,7 @@
 // space.
 #include <cstring>
 
+#include "ops/qelementwise/qelementwise.h"
 #include "runtime/ops/op.h"
 
 namespace wia {
@@ -19,6 +20,19 @@ void transpose_tile(const W* in, int64_t in_step, W* out, int64_t out_step, int6
       for (int64_t r = r0; r < r1; ++r)
         for (int64_t k = c0; k < c1; ++k) out[r * out_step + k] = in[k * in_step + r];
     }
+}
+
+// memcpy, without its call where a run is a few pixels' channels.
+inline void copy_run(void* to, const void* from, size_t n) {
+  constexpr size_t kPiece = 16, kMost = 256;
+  if (n < kPiece || n > kMost) {
+    if (n) std::memcpy(to, from, n);
+    return;
+  }
+  std::byte* out = static_cast<std::byte*>(to);
+  const std::byte* in = static_cast<const std::byte*>(from);
+  for (size_t i = 0; i + kPiece <= n; i += kPiece) std::memcpy(out + i, in + i, kPiece);
+  if (n % kPiece) std::memcpy(out + n - kPiece, in + n - kPiece, kPiece);
 }
 
 }  // namespace
@@ -115,19 +129,45 @@ class Transpose final : public Op {
       if (x[d] != 1) moved.push_back(d);
     }
     same_bytes_ = std::is_sorted(moved.begin(), moved.end());
+    const int rank = x.rank();
+    planes_ = rank == 4 && x[1] == kPlanes && dtype_size(c.dtype(0)) == 1 &&
+              order_ == std::vector<int>{0, 2, 3, 1};
     dispatch_width(c.dtype(0), [](auto) {});
     c.set(0, c.dtype(0), out);
     return Inferred::kDone;
   }
   int alias_of() const override { return same_bytes_ ? 0 : -1; }
+  std::string implementation() const override {
+    return planes_ ? select_qelementwise(isa_).name : "reference";
+  }
   void run(RunContext& c) override {
+    if (planes_) return to_pixels(*c.input(0), c.output(0)->as<uint8_t>(), c.pool());
     transpose_elements(*c.input(0), order_, c.output(0)->data, c.pool());
   }
 
  private:
+  static constexpr int64_t kPlanes = 3;
+
+  // A picture of three planes, channels last.
+  void to_pixels(const Tensor& x, uint8_t* y, ThreadPool& pool) const {
+    const int64_t plane = x.shape[2] * x.shape[3];
+    if (plane == 0) return;
+    const int64_t pieces = (plane + kGrain - 1) / kGrain;
+    const QElementwise& kernel = select_qelementwise(isa_);
+    pool.parallel_for(x.shape[0] * pieces, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        const int64_t from = p % pieces * kGrain, image = p / pieces * kPlanes * plane;
+        kernel.interleave3(static_cast<size_t>(std::min(kGrain, plane - from)),
+                           x.as<uint8_t>() + image + from, static_cast<size_t>(plane),
+                           y + image + kPlanes * from);
+      }
+    });
+  }
+
   std::vector<int64_t> perm_;
   std::vector<int> order_;
   bool same_bytes_ = false;  // only dimensions of size 1 move
+  bool planes_ = false;
 };
 
 class Concat final : public Op {
@@ -156,24 +196,24 @@ class Concat final : public Op {
     row_ = product(out, axis, out.rank()) * bytes;
     rows_.clear();
     for (size_t i = 0; i < n_; ++i) rows_.push_back(product(c.shape(i), axis, out.rank()) * bytes);
+    sources_.resize(n_);
     c.set(0, c.dtype(0), out);
     return Inferred::kDone;
   }
   void run(RunContext& c) override {
     std::byte* y = c.output(0)->as<std::byte>();
     if (row_ == 0) return;
-    c.pool().parallel_for(outer_, std::max<int64_t>(1, 65536 / row_),
-                          [&](int64_t begin, int64_t end) {
-                            for (int64_t o = begin; o < end; ++o) {
-                              std::byte* at = y + o * row_;
-                              for (size_t i = 0; i < n_; ++i) {
-                                if (rows_[i])
-                                  std::memcpy(at, c.input(i)->as<std::byte>() + o * rows_[i],
-                                              static_cast<size_t>(rows_[i]));
-                                at += rows_[i];
-                              }
-                            }
-                          });
+    for (size_t i = 0; i < n_; ++i) sources_[i] = c.input(i)->as<std::byte>();
+    c.pool().parallel_for(
+        outer_, std::max<int64_t>(1, 65536 / row_), [&](int64_t begin, int64_t end) {
+          for (int64_t o = begin; o < end; ++o) {
+            std::byte* at = y + o * row_;
+            for (size_t i = 0; i < n_; ++i) {
+              copy_run(at, sources_[i] + o * rows_[i], static_cast<size_t>(rows_[i]));
+              at += rows_[i];
+            }
+          }
+        });
   }
 
  private:
@@ -181,6 +221,7 @@ class Concat final : public Op {
   size_t n_;
   int64_t outer_ = 0, row_ = 0;
   std::vector<int64_t> rows_;
+  std::vector<const std::byte*> sources_;
 };
 
 class Split final : public Op {
@@ -332,32 +373,46 @@ class Slice final : public Op {
     const int64_t total = y.numel();
     if (total == 0) return;
     dispatch_width(x.dtype, [&]<class W>(W) {
-      // Trailing dimensions that are whole are one run.
-      int rank = out_.rank();
-      int64_t run = 1;
-      while (rank > 0 && step_[rank - 1] == run) run *= out_[--rank];
-      const bool whole = run > 1 || rank == 0;
-      const int64_t inner = whole ? run : out_[rank - 1];
-      const int64_t inner_step = whole ? 1 : step_[rank - 1];
-      const int outer_rank = whole ? rank : rank - 1;
+      // Neighbours that one step passes over are one dimension; the last is a run when its step
+      // is 1.
+      int64_t dims[Shape::kMaxRank + 1], steps[Shape::kMaxRank + 1];
+      int rank = 0;
+      for (int d = 0; d < out_.rank(); ++d) {
+        if (out_[d] == 1) continue;
+        if (rank > 0 && steps[rank - 1] == step_[d] * out_[d]) {
+          dims[rank - 1] *= out_[d];
+          steps[rank - 1] = step_[d];
+        } else {
+          dims[rank] = out_[d];
+          steps[rank++] = step_[d];
+        }
+      }
+      if (rank == 0) {
+        dims[0] = steps[0] = 1;
+        rank = 1;
+      }
+      const int outer_rank = rank - 1;
+      const int64_t inner = dims[outer_rank], inner_step = steps[outer_rank];
       const W* in = x.as<W>() + offset_;
       W* out = y.as<W>();
-      c.pool().parallel_for(
-          total / inner, std::max<int64_t>(1, kGrain / inner), [&](int64_t begin, int64_t end) {
-            for (int64_t o = begin; o < end; ++o) {
-              int64_t rest = o, from = 0;
-              for (int d = outer_rank - 1; d >= 0; --d) {
-                from += rest % out_[d] * step_[d];
-                rest /= out_[d];
-              }
-              W* to = out + o * inner;
-              if (inner_step == 1) {
-                std::memcpy(to, in + from, static_cast<size_t>(inner) * sizeof(W));
-              } else {
-                for (int64_t i = 0; i < inner; ++i) to[i] = in[from + i * inner_step];
-              }
-            }
-          });
+      c.pool().parallel_for(total / inner, std::max<int64_t>(1, kGrain / inner),
+                            [&](int64_t begin, int64_t end) {
+                              for (int64_t o = begin; o < end; ++o) {
+                                int64_t rest = o, from = 0;
+                                for (int d = outer_rank - 1; d > 0; --d) {
+                                  from += rest % dims[d] * steps[d];
+                                  rest /= dims[d];
+                                }
+                                if (outer_rank > 0) from += rest * steps[0];
+                                W* to = out + o * inner;
+                                if (inner_step == 1) {
+                                  copy_run(to, in + from, static_cast<size_t>(inner) * sizeof(W));
+                                } else {
+                                  for (int64_t i = 0; i < inner; ++i)
+                                    to[i] = in[from + i * inner_step];
+                                }
+                              }
+                            });
     });
   }
 

@@ -24,17 +24,21 @@ class Softmax final : public Op {
     n_ = x.rank() == axis ? 1 : opset_ < 13 ? product(x, axis, x.rank()) : x[axis];
     inner_ = opset_ < 13 || x.rank() == axis ? 1 : product(x, axis + 1, x.rank());
     outer_ = n_ && inner_ ? x.numel() / n_ / inner_ : 0;
+    columns_ = kind_ == Kind::kSoftmax && dtype_ == DType::kFloat32 && inner_ >= kLeastColumns;
     row_bytes_ = align64(static_cast<size_t>(n_) * dtype_size(dtype_));
     c.set(0, dtype_, x);
     return Inferred::kDone;
   }
   bool may_overwrite(size_t) const override { return true; }
-  size_t scratch_bytes() const override { return inner_ == 1 ? 0 : row_bytes_ * n_threads_; }
+  size_t scratch_bytes() const override {
+    return inner_ == 1 || columns_ ? 0 : row_bytes_ * n_threads_;
+  }
   std::string implementation() const override { return fmath_.name; }
 
   void run(RunContext& c) override {
     const Tensor& x = *c.input(0);
     Tensor& y = *c.output(0);
+    if (columns_) return run_columns(x.as<float>(), y.as<float>(), c.pool());
     ScratchSlots slots(c.scratch(), row_bytes_, n_threads_);
     dispatch<float, double>(dtype_, [&]<class T>() {
       c.pool().parallel_for(outer_ * inner_,
@@ -60,6 +64,19 @@ class Softmax final : public Op {
   }
 
  private:
+  static constexpr int64_t kLeastColumns = 8, kColumns = 256;
+
+  void run_columns(const float* x, float* y, ThreadPool& pool) const {
+    const int64_t blocks = (inner_ + kColumns - 1) / kColumns;
+    pool.parallel_for(outer_ * blocks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        const int64_t column = b % blocks * kColumns, at = b / blocks * n_ * inner_ + column;
+        fmath_.softmax_columns(static_cast<size_t>(n_),
+                               static_cast<size_t>(std::min(kColumns, inner_ - column)),
+                               static_cast<size_t>(inner_), x + at, y + at);
+      }
+    });
+  }
   void hardmax(const auto* x, auto* y) const {
     int64_t best = 0;
     for (int64_t i = 1; i < n_; ++i)
@@ -85,6 +102,7 @@ class Softmax final : public Op {
   DType dtype_ = DType::kUndefined;
   int64_t outer_ = 0, n_ = 0, inner_ = 1;
   size_t row_bytes_ = 0;
+  bool columns_ = false;
 };
 
 }  // namespace
