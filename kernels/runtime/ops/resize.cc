@@ -308,6 +308,14 @@ class Resize final : public Op {
       const int64_t n_in = stage[d], n_out = out_[d], inner = product(stage, d + 1, stage.rank());
       const int64_t outer = product(stage, 0, d);
       F* out = buffers[m % 2];
+      if constexpr (std::is_same_v<T, float>)
+        if (m + 1 == moving_.size()) out = y.as<float>();
+      if (inner == 1) {
+        blend_rows(s, in, out, outer, n_in, n_out, c.pool());
+        in = out;
+        stage[d] = n_out;
+        continue;
+      }
       c.pool().parallel_for(
           outer * n_out, std::max<int64_t>(1, kGrain / inner), [&](int64_t begin, int64_t end) {
             for (int64_t row = begin; row < end; ++row) {
@@ -327,12 +335,35 @@ class Resize final : public Op {
       stage[d] = n_out;
     }
     const int64_t n = y.numel();
+    if (static_cast<const void*>(in) == y.data) return;
     for (int64_t i = 0; i < n; ++i) {
       if constexpr (std::is_integral_v<T>)
         y.as<T>()[i] = saturated<T>(in[i]);
       else
         y.as<T>()[i] = in[i];
     }
+  }
+
+  // The last dimension: what blend does, an output at a time.
+  template <class F>
+  static void blend_rows(const Source& s, const F* in, F* out, int64_t outer, int64_t n_in,
+                         int64_t n_out, ThreadPool& pool) {
+    const int64_t* index = s.index.data();
+    const double* weight = s.weight.data();
+    pool.parallel_for(outer, std::max<int64_t>(1, kGrain / n_out), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const F* from = in + row * n_in;
+        F* to = out + row * n_out;
+        for (int64_t o = 0; o < n_out; ++o) {
+          F sum = 0;
+          for (int64_t t = o * s.taps; t < (o + 1) * s.taps; ++t) {
+            const F w = static_cast<F>(weight[t]);
+            if (w != 0) sum += from[index[t]] * w;
+          }
+          to[o] = sum;
+        }
+      }
+    });
   }
 
   void fill_outside(Tensor& y) const {
