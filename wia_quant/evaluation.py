@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,9 @@ from wia_quant.evaluators.metric import Metric
 from wia_quant.files import replacing
 
 #: Raised when a reader of an older version would misread the file.
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+#: Excess of error, in dB, from which on a layer is a suspect: ranges that suit other data than this come near it.
+UNEXPLAINED_DB: Final = 3.0
 _KIND: Final = "wia-quant/evaluation"
 
 
@@ -41,6 +43,10 @@ class LayerError:
         op_type: its operator.
         tensor: the output compared.
         local_sqnr_db: with float inputs: the error that this layer makes itself.
+        expected_sqnr_db: what ``local_sqnr_db`` would be if the layer's error were no more than what rounding its
+            weights, and its output to the best grid of that type, costs.
+        seen_sqnr_db: the same of a layer that reads it, whose inputs alone have an error.
+        seen_expected_sqnr_db: the same if those inputs had no more error than rounding explains.
         total_sqnr_db: with quantized inputs: its own error and all that came before.
         cosine: between the layer's output and the float one, with quantized inputs.
         clipped: share of the float output's values outside the quantized range, 0 to 1.
@@ -50,9 +56,31 @@ class LayerError:
     op_type: str
     tensor: str
     local_sqnr_db: float
+    expected_sqnr_db: float
+    seen_sqnr_db: float
+    seen_expected_sqnr_db: float
     total_sqnr_db: float
     cosine: float
     clipped: float
+
+    @property
+    def excess_db(self) -> float:
+        """How much more error the layer makes, and its readers see, than rounding explains: a wrong scale or range."""
+        own, seen = self.expected_sqnr_db - self.local_sqnr_db, self.seen_expected_sqnr_db - self.seen_sqnr_db
+        return min(own, seen)
+
+    @property
+    def felt_sqnr_db(self) -> float:
+        """Its own SQNR, or that of its readers where they do not see the error."""
+        return max(self.local_sqnr_db, self.seen_sqnr_db)
+
+
+def worst_first(layers: Iterable[LayerError]) -> list[LayerError]:
+    """Layers whose error rounding does not explain, by how much; then the others, the largest error first."""
+    return sorted(
+        layers,
+        key=lambda x: (0, -x.excess_db) if x.excess_db > UNEXPLAINED_DB else (1, x.felt_sqnr_db),
+    )
 
 
 @dataclass(frozen=True)

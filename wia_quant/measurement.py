@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto
 
 from wia_quant.data import Batch, Dataset, open_data
 from wia_quant.errors import DataError, UsageError
-from wia_quant.evaluation import Evaluation, SampleResult
+from wia_quant.evaluation import Evaluation, LayerError, SampleResult
 from wia_quant.evaluators import make_evaluator
 from wia_quant.evaluators.base import Evaluator, Sample
 from wia_quant.executors import make_executor
@@ -28,7 +28,7 @@ from wia_quant.executors.base import Executor
 from wia_quant.graph import read_proto
 from wia_quant.journal import Entry, Journal
 from wia_quant.labels import Labels, labels_of_folders, load_labels
-from wia_quant.layers import LayerProbe
+from wia_quant.layers import probe_layers
 from wia_quant.preprocess import Preprocess
 from wia_quant.qdq import is_quantized
 from wia_quant.recipe import recorded_preprocess
@@ -113,7 +113,7 @@ def evaluate(
         readers=workers,
     )
     run = _Run(copies, make_executor(REFERENCE_EXECUTOR, other, threads) if compared else None, judge, found)
-    probe = LayerProbe.of(proto, other_proto) if layers and other_proto is not None and is_quantized(proto) else None
+    shown: list[Batch] = []
     identity: dict[str, Any] = {
         "model": _identity(model, subject),
         "reference": {} if reference is None else _identity(reference, other),
@@ -129,8 +129,7 @@ def evaluate(
     times: list[float] = []
     done = False
     try:
-        batches = _watched(_grouped(dataset, batch), probe, layers)
-        for entry in _in_order(batches, dataset, run, kept):
+        for entry in _in_order(_keeping(_grouped(dataset, batch), shown, layers), dataset, run, kept):
             times.append(entry.ms)
             for name, scored in zip(entry.names, entry.scored, strict=True):
                 judge.add(scored)
@@ -141,12 +140,15 @@ def evaluate(
     finally:
         if kept is not None:
             kept.close(done=done)
+    errors: tuple[LayerError, ...] = ()
+    if layers and other_proto is not None and is_quantized(proto):
+        errors = probe_layers(proto, other_proto, shown, progress).errors()
     return Evaluation(
         **identity,
         data=_data(dataset, len(results), samples),
         metrics=judge.metrics(),
         samples=tuple(results),
-        layers=() if probe is None else probe.errors(),
+        layers=errors,
         details=dict(judge.details()),
         latency_ms=_latency(times),
     )
@@ -240,13 +242,11 @@ def _joined(batches: Sequence[Batch]) -> Batch:
     return Batch(arrays, ", ".join(b.source for b in batches), sum(b.n_samples for b in batches), names)
 
 
-def _watched(batches: Iterable[Batch], probe: LayerProbe | None, n: int) -> Iterator[Batch]:
-    """The batches, the first ``n`` samples of them shown to the probe."""
-    seen = 0
+def _keeping(batches: Iterable[Batch], shown: list[Batch], n: int) -> Iterator[Batch]:
+    """The batches, those that hold the first ``n`` samples added to ``shown``."""
     for batch in batches:
-        if probe is not None and seen < n:
-            probe.observe([batch])
-            seen += batch.n_samples
+        if sum(b.n_samples for b in shown) < n:
+            shown.append(batch)
         yield batch
 
 

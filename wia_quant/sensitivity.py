@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper
 
+from wia_quant.copies import ALONE, WHOLE, combine
 from wia_quant.evaluators.agreement import sqnr_db
 from wia_quant.executors import make_executor
-from wia_quant.layers import ALONE, WHOLE, Layer, combine
+from wia_quant.stretches import Layer
 
 Feed = Mapping[str, npt.NDArray[Any]]
 
@@ -55,7 +56,7 @@ def sensitivities(
     """
     layers, model = combine(quantized, reference)
     output = next((v.name for v in reference.graph.output if v.type.tensor_type.elem_type == TensorProto.FLOAT), None)
-    chosen = [layer for layer in layers if layer.node in set(nodes) and layer.before_quantize]
+    chosen = [layer for layer in layers if layer.node in set(nodes) and layer.is_rounded]
     if output is None or not chosen:
         return ()
     _add_switches(model, chosen)

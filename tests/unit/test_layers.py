@@ -11,8 +11,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from wia_quant.evaluation import EvaluationError, LayerError
-from wia_quant.layers import LayerProbe
+from wia_quant.evaluation import EvaluationError, LayerError, worst_first
+from wia_quant.layers import probe_layers
 from wia_quant.sensitivity import sensitivities
 
 N_LAYERS = 4
@@ -64,9 +64,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelProto, ModelP
 
 
 def probe(quantized: ModelProto, reference: ModelProto) -> tuple[LayerError, ...]:
-    found = LayerProbe.of(quantized, reference)
-    found.observe(batches(4, 2))
-    return found.errors()
+    return probe_layers(quantized, reference, batches(4, 2)).errors()
 
 
 def initializer(model: ModelProto, name: str) -> TensorProto:
@@ -130,7 +128,7 @@ def test_worst_layer_is_the_broken_one(
     broken.CopyFrom(quantized)
     fault(broken, layer)
     errors = probe(broken, reference)
-    assert min(errors, key=lambda e: e.local_sqnr_db).node == f"conv{layer}"
+    assert worst_first(errors)[0].node == f"conv{layer}"
 
 
 def test_clipped_share_is_counted(models: tuple[ModelProto, ModelProto]) -> None:
@@ -154,7 +152,7 @@ def test_models_without_a_common_tensor_are_refused(models: tuple[ModelProto, Mo
     for value in [*other.graph.input, *other.graph.output, *other.graph.initializer]:
         value.name = "other_" + value.name
     with pytest.raises(EvaluationError, match="--reference"):
-        LayerProbe.of(quantized, other)
+        probe_layers(quantized, other, batches(1, 2))
 
 
 def test_the_broken_layer_gains_most_from_being_float(models: tuple[ModelProto, ModelProto]) -> None:
@@ -170,8 +168,7 @@ def test_the_broken_layer_gains_most_from_being_float(models: tuple[ModelProto, 
 
 def test_histogram_counts_every_value(models: tuple[ModelProto, ModelProto]) -> None:
     reference, quantized = models
-    found = LayerProbe.of(quantized, reference)
-    found.observe(batches(2, 2))
+    found = probe_layers(quantized, reference, batches(2, 2))
     counts, edges = found.histograms()["conv0"]
     assert counts.sum() == 2 * 8 * 12 * 12
     assert len(edges) == len(counts) + 1

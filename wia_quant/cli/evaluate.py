@@ -12,7 +12,7 @@ import typer
 
 from wia_quant.cli import options, output
 from wia_quant.errors import UsageError
-from wia_quant.evaluation import Evaluation
+from wia_quant.evaluation import Evaluation, worst_first
 from wia_quant.evaluators.metric import Metric
 from wia_quant.files import check_writable
 from wia_quant.measurement import evaluate as measure
@@ -103,11 +103,12 @@ def show(found: Evaluation) -> None:
     for note in found.data["notes"]:
         output.say(f"note: {note}")
     output.show_table("", ("metric", "value", "95 % interval", "samples"), [_row(m) for m in found.metrics])
-    worst = sorted(found.layers, key=lambda x: x.local_sqnr_db)[:10]
-    rows = [(x.node, x.op_type, x.local_sqnr_db, x.total_sqnr_db, f"{100 * x.clipped:.2g}%") for x in worst]
-    output.show_table(
-        "Layers with the largest error of their own", ("layer", "op", "own dB", "total dB", "clipped"), rows
-    )
+    rows = [
+        (x.node, x.op_type, x.local_sqnr_db, x.expected_sqnr_db, x.total_sqnr_db, f"{100 * x.clipped:.2g}%")
+        for x in worst_first(found.layers)[:10]
+    ]
+    columns = ("layer", "op", "own dB", "rounding alone dB", "with all before dB", "clipped")
+    output.show_table("The worst layers: errors that rounding does not explain first", columns, rows)
     if found.latency_ms:
         output.show_line(f"{found.latency_ms['median']:.3g} ms a sample in the median")
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from wia_quant.errors import MissingExtraError
-from wia_quant.evaluation import LayerError
+from wia_quant.evaluation import LayerError, worst_first
 from wia_quant.reports.gather import Histogram
 from wia_quant.sensitivity import Sensitivity
 
@@ -22,7 +22,7 @@ except ImportError as error:
         "reports are drawn by Matplotlib; install it with: pip install 'wia-quant[report]'"
     ) from error
 
-#: Own SQNR, in dB, at which a layer is drawn in the worst colour, and in the best.
+#: SQNR, in dB, at which a layer is drawn in the worst colour, and in the best.
 _BAD_DB, _GOOD_DB = 10.0, 45.0
 _INK, _MUTED, _ACCENT, _RANGE = "#1f2933", "#7b8794", "#2563eb", "#dc2626"
 #: Widest picture of a network, in inches; longer ones are drawn denser.
@@ -30,7 +30,7 @@ _WIDTH: Final = 10.0
 
 
 def network(layers: Sequence[LayerError], edges: Sequence[tuple[str, str]], n_named: int = 5) -> str:
-    """The layers as dots from first to last, coloured by their own error; the worst are named."""
+    """The layers as dots from first to last, coloured by their own error where it is seen; the worst are named."""
     depth = _depths([x.node for x in layers], edges)
     place: dict[str, tuple[float, float]] = {}
     at_depth: dict[int, int] = {}
@@ -45,15 +45,15 @@ def network(layers: Sequence[LayerError], edges: Sequence[tuple[str, str]], n_na
             (xa, ya), (xb, yb) = place[a], place[b]
             axes.plot([xa, xb], [ya, yb], color="#cbd2d9", linewidth=0.8, zorder=1)
     xs, ys = (np.array([place[x.node][i] for x in layers]) for i in (0, 1))
-    own = np.array([x.local_sqnr_db for x in layers])
+    own = np.array([x.felt_sqnr_db for x in layers])
     dots = axes.scatter(
         xs, ys, c=own, cmap="RdYlGn", vmin=_BAD_DB, vmax=_GOOD_DB, s=46, edgecolors=_INK, linewidths=0.4, zorder=2
     )
-    worst = sorted(layers, key=lambda x: x.local_sqnr_db)[:n_named]
+    worst = worst_first(layers)[:n_named]
     lowest = float(ys.min()) if len(ys) else 0.0
     for rank, x in enumerate(sorted(worst, key=lambda x: place[x.node][0])):
         px, py = place[x.node]
-        label = f"{_short(x.node)}  {x.local_sqnr_db:.0f} dB"
+        label = f"{_short(x.node)}  {x.felt_sqnr_db:.0f} dB"
         level = lowest - 0.9 - 0.75 * (rank % n_named)
         # A name stays inside the picture: left of its dot in the right half.
         right = px > (xs.max() + xs.min()) / 2
@@ -74,6 +74,7 @@ def error_profile(layers: Sequence[LayerError]) -> str:
     figure, axes = _figure(_WIDTH, 2.4)
     x = np.arange(len(layers))
     axes.bar(x, [v.local_sqnr_db for v in layers], color="#93c5fd", label="its own error", width=0.9)
+    axes.step(x, [v.expected_sqnr_db for v in layers], where="mid", color=_MUTED, linewidth=0.9, label="rounding alone")
     axes.plot(x, [v.total_sqnr_db for v in layers], color=_RANGE, linewidth=1.4, label="with all before it")
     axes.set_ylabel("SQNR, dB", fontsize=8)
     axes.set_xlabel("layers, first to last", fontsize=8)

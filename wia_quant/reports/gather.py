@@ -15,10 +15,10 @@ from onnx import ModelProto
 
 from wia_quant.data import Batch, open_data
 from wia_quant.doctor import Symptom, examine
-from wia_quant.evaluation import Evaluation
+from wia_quant.evaluation import Evaluation, worst_first
 from wia_quant.graph import read_proto
 from wia_quant.labels import labels_of_folders
-from wia_quant.layers import LayerProbe
+from wia_quant.layers import LayerProbe, probe_layers
 from wia_quant.measurement import Source, evaluate
 from wia_quant.preprocess import Preprocess
 from wia_quant.qdq import view_model
@@ -205,10 +205,9 @@ def report(
     def batches(n: int) -> Iterator[Batch]:
         return iter(open_data(data, floats, preprocess=spec, samples=n, seed=seed, strict=strict))
 
-    probe = LayerProbe.of(quantized, floats)
-    probe.observe(batches(layer_samples), progress)
+    probe = probe_layers(quantized, floats, batches(layer_samples), progress)
     layers = probe.errors()
-    worst = [x.node for x in sorted(layers, key=lambda x: x.local_sqnr_db)[:N_WORST]]
+    worst = [x.node for x in worst_first(layers)[:N_WORST]]
     found = sensitivities(quantized, floats, worst, batches(SENSITIVITY_SAMPLES), progress)
     session = Session(quantized.SerializeToString(), threads=threads)
     session.run(None, dict(next(batches(1))))

@@ -13,6 +13,7 @@ from typing import Final
 from PIL import Image, ImageOps
 
 from wia_quant.errors import MissingExtraError
+from wia_quant.evaluation import UNEXPLAINED_DB, worst_first
 from wia_quant.reports import figures
 from wia_quant.reports.gather import Flip, Report
 from wia_quant.reports.summary import costs, metric_rows
@@ -45,7 +46,8 @@ def render_html(report: Report) -> str:
         metrics=metric_rows(report),
         network=figures.network(layers, report.edges),
         profile=figures.error_profile(layers),
-        worst=sorted(layers, key=lambda x: x.local_sqnr_db)[:MAX_WORST],
+        worst=worst_first(layers)[:MAX_WORST],
+        unexplained=UNEXPLAINED_DB,
         all_layers=layers,
         sensitivity=figures.sensitivity(report.sensitivity) if report.sensitivity else "",
         activations=[{"node": h.node, "svg": figures.histogram(h, "real value")} for h in report.activations],
@@ -70,10 +72,12 @@ def _cards(report: Report) -> Iterator[Mapping[str, str]]:
         "note": f"float {row['before']}" if row["before"] else "",
         "mood": "",
     }
-    worst = min(report.quantized.layers, key=lambda x: x.local_sqnr_db, default=None)
-    if worst is not None:
-        note, mood = f"in {figures._short(worst.node)}", "bad" if worst.local_sqnr_db < 15 else ""
-        yield {"what": "worst layer", "value": f"{worst.local_sqnr_db:.0f} dB", "note": note, "mood": mood}
+    if report.quantized.layers:
+        worst = worst_first(report.quantized.layers)[0]
+        suspect = worst.excess_db > UNEXPLAINED_DB
+        note = f"in {figures._short(worst.node)}" + (": more error than rounding explains" if suspect else "")
+        mood = "bad" if suspect else ""
+        yield {"what": "worst layer", "value": f"{worst.felt_sqnr_db:.0f} dB", "note": note, "mood": mood}
     flips = len(report.flips)
     note = f"of {report.quantized.data['n_samples']} samples"
     yield {"what": "changed answers", "value": str(flips), "note": note, "mood": "" if flips else "good"}

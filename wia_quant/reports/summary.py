@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from wia_quant.evaluation import worst_first
 from wia_quant.evaluators.metric import Metric
 from wia_quant.reports.gather import Report
 
@@ -45,10 +46,12 @@ def render_markdown(report: Report) -> str:
     name = Path(str(report.quantized.model["path"])).name
     lines = [f"### Quantization of `{name}`", "", "| metric | float | quantized | 95 % interval |", "|---|---|---|---|"]
     lines += [f"| {r['name']} | {r['before']} | {r['after']} | {r['interval']} |" for r in metric_rows(report)]
-    worst = sorted(report.quantized.layers, key=lambda x: x.local_sqnr_db)[:N_LAYERS]
+    worst = worst_first(report.quantized.layers)[:N_LAYERS]
     if worst:
-        lines += ["", "| worst layers | own SQNR | with all before |", "|---|---|---|"]
-        lines += [f"| {x.op_type} `{x.node}` | {x.local_sqnr_db:.1f} dB | {x.total_sqnr_db:.1f} dB |" for x in worst]
+        lines += ["", "| worst layers | own SQNR | rounding alone | with all before |", "|---|---|---|---|"]
+        for x in worst:
+            figures = (x.local_sqnr_db, x.expected_sqnr_db, x.total_sqnr_db)
+            lines.append(f"| {x.op_type} `{x.node}` | {' | '.join(f'{v:.1f} dB' for v in figures)} |")
     lines += ["", f"{len(report.flips)} of {report.quantized.data['n_samples']} samples changed their answer.", ""]
     lines += [f"- {what}: {value}" for what, value in costs(report)]
     lines += [f"- data: {s.message}; {s.remedy}" for s in report.symptoms]
