@@ -65,6 +65,7 @@ SETUPS: Final = MappingProxyType(
         "efficientnet_lite0": Setup("efficientnet_lite0", (1, 3, 224, 224)),
         "ppocr_det_192": Setup("ppocr_det", (1, 3, 192, 192)),
         "ppocr_det_736": Setup("ppocr_det", (1, 3, 736, 736)),
+        "resnet50": Setup("resnet50", (1, 3, 224, 224)),
     }
 )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from wia_quant.affine import QParams, Range, choose_qparams, dequantize
+from wia_quant.affine import IntArray, QParams, Range, choose_qparams
 from wia_quant.errors import CalibrationError
 from wia_quant.graph import Model, Node
 from wia_quant.policy import Plan, WeightPlan
@@ -20,6 +20,14 @@ WeightKey = tuple[str, int | None]
 Scales = npt.NDArray[np.float32]
 
 
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """A weight's levels, chosen for these scales; both of the shapes that are stored."""
+
+    levels: IntArray
+    scale: Scales
+
+
 @dataclass
 class Grids:
     """Where every planned tensor's levels lie.
@@ -27,20 +35,50 @@ class Grids:
     Attributes:
         activations: group -> grid.
         weights: (tensor, axis) -> float32 scales, [] or [channels].
+        rounded: (tensor, axis) -> levels that an algorithm chose; the others take the nearest.
         notes: weight scales that had to be raised, one sentence each.
     """
 
     activations: dict[str, QParams]
     weights: dict[WeightKey, Scales]
+    rounded: dict[WeightKey, Rounded] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def of(self, plan: Plan, tensor: str) -> QParams:
         """The grid of a planned activation."""
         return self.activations[plan.activations[tensor].group]
 
+    def levels(self, w: npt.NDArray[np.float32], use: WeightPlan) -> IntArray:
+        """The integers of a weight, shape of ``w``."""
+        key = (use.tensor, use.axis)
+        if key in self.rounded:
+            return self.rounded[key].levels
+        if use.block and use.axis is not None:
+            return quantize_blocks(w, self.weights[key], use.axis, use.block, use.qtype)
+        return quantize_weight(w, self.weights[key], use.axis, use.qtype).levels
+
+    def spread_scale(self, shape: tuple[int, ...], use: WeightPlan) -> Scales:
+        """The scale of every single weight, [shape]."""
+        scale = self.weights[(use.tensor, use.axis)]
+        if use.block and use.axis is not None:
+            return np.take(np.repeat(scale, use.block, axis=use.axis), np.arange(shape[use.axis]), axis=use.axis)
+        along = [1] * len(shape)
+        if use.axis is not None:
+            along[use.axis] = -1
+        return np.broadcast_to(scale.reshape(along if use.axis is not None else ()), shape)
+
+    def rounded_weight(self, w: npt.NDArray[np.float32], use: WeightPlan) -> npt.NDArray[np.float32]:
+        """What the levels of a weight say, shape of ``w``."""
+        levels = self.levels(w, use).astype(np.float32) - np.float32(use.qtype.middle)
+        return levels * self.spread_scale(w.shape, use)
+
 
 def choose_grids(
-    model: Model, plan: Plan, ranges: Mapping[str, Range], weights: Mapping[WeightKey, Scales] | None = None
+    model: Model,
+    plan: Plan,
+    ranges: Mapping[str, Range],
+    weights: Mapping[WeightKey, Scales] | None = None,
+    rounded: Mapping[WeightKey, Rounded] | None = None,
 ) -> Grids:
     """The grids for these ranges.
 
@@ -49,6 +87,7 @@ def choose_grids(
         plan: made for it.
         ranges: of the tensors in ``plan.observe``.
         weights: scales that an algorithm chose instead of max |w| / 127.
+        rounded: levels that an algorithm chose; left out where the scale is not the one they were chosen for.
 
     Raises:
         CalibrationError: a planned tensor has no range.
@@ -67,6 +106,9 @@ def choose_grids(
         for use in uses:
             scale = _fit_bias(model, plan, grids, nodes[use.node], scale)
         grids.weights[(tensor, axis)] = scale
+    for key, chosen_levels in (rounded or {}).items():
+        if key in grids.weights and np.array_equal(grids.weights[key], chosen_levels.scale):
+            grids.rounded[key] = chosen_levels
     return grids
 
 
@@ -95,16 +137,6 @@ def group_ranges(model: Model, plan: Plan, ranges: Mapping[str, Range]) -> dict[
         if activation.group not in spans:
             raise CalibrationError(f"tensor {name!r} has no range: no calibration sample gave it a value")
     return {g: Range(min(r.lo for r in rs), max(r.hi for r in rs)) for g, rs in spans.items()}
-
-
-def rounded_weight(w: npt.NDArray[np.float32], scale: Scales, use: WeightPlan) -> npt.NDArray[np.float32]:
-    """What the levels of a weight say, shape of ``w``."""
-    if use.block and use.axis is not None:
-        levels = quantize_blocks(w, scale, use.axis, use.block, use.qtype)
-        spread = np.take(np.repeat(scale, use.block, axis=use.axis), np.arange(w.shape[use.axis]), axis=use.axis)
-        return levels.astype(np.float32) * spread
-    quantized = quantize_weight(w, scale, use.axis, use.qtype)
-    return dequantize(quantized.levels, quantized.qparams)
 
 
 def channel_of_scale(product: Node, n_scales: int, n_channels: int) -> npt.NDArray[np.int64]:

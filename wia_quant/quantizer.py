@@ -23,7 +23,7 @@ from wia_quant.exporters.onnx_ptq import export
 from wia_quant.files import check_writable, replacing
 from wia_quant.frameworks import is_framework_model, model_to_onnx
 from wia_quant.graph import save as save_proto
-from wia_quant.grids import Scales, WeightKey, choose_grids
+from wia_quant.grids import Rounded, Scales, WeightKey, choose_grids
 from wia_quant.keep import Kept
 from wia_quant.policy import Plan, decide, mixed_ranges, scheme_named
 from wia_quant.prepare import Prepared, Source, prepare
@@ -177,6 +177,7 @@ def quantize(
         draft.ranges,
         device,
         weights=draft.weights,
+        rounded=draft.rounded,
         choices=choices,
         calibration={"data": dict(found.data), "n_batches": found.n_batches},
     )
@@ -221,6 +222,7 @@ def write(
     target: Target,
     *,
     weights: Mapping[WeightKey, Scales] | None = None,
+    rounded: Mapping[WeightKey, Rounded] | None = None,
     choices: Mapping[str, Any] | None = None,  # Any: JSON
     calibration: Mapping[str, Any] | None = None,
 ) -> Written:
@@ -232,10 +234,11 @@ def write(
         ranges: of the tensors in ``plan.observe``.
         target: recorded.
         weights: scales that an algorithm chose.
+        rounded: levels that an algorithm chose.
         choices: further entries of ``wia.recipe``.
         calibration: ``wia.calibration``.
     """
-    exported = export(prepared.model, plan, choose_grids(prepared.model, plan, ranges, weights))
+    exported = export(prepared.model, plan, choose_grids(prepared.model, plan, ranges, weights, rounded))
     recipe = {
         "scheme": plan.scheme,
         "folds": prepared.folds,

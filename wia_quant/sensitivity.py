@@ -94,7 +94,7 @@ def _add_switches(model: ModelProto, layers: Sequence[Layer]) -> None:
         graph.input.append(helper.make_tensor_value_info(switch, TensorProto.BOOL, []))
         graph.node.extend(
             [
-                helper.make_node("Sub", [alone, layer.tensor], [f"error::{layer.result}"], f"error::{layer.node}"),
+                helper.make_node("Sub", [alone, layer.tensor], [f"error::{layer.result}"], f"error::{layer.result}"),
                 helper.make_node("Sub", [whole, f"error::{layer.result}"], [f"sound::{layer.result}"]),
                 helper.make_node("Where", [switch, f"sound::{layer.result}", whole], [corrected]),
             ]

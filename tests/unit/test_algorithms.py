@@ -14,8 +14,10 @@ from tests.quantizing import Array, conv, conv_constants, measured, model, run
 from wia_quant.affine import Range
 from wia_quant.algorithms import ALGORITHMS, Draft
 from wia_quant.algorithms.bias_correction import bias_correction
+from wia_quant.algorithms.products import products
 from wia_quant.algorithms.range_choice import range_choice
 from wia_quant.algorithms.saturation import saturation
+from wia_quant.algorithms.weight_rounding import weight_rounding
 from wia_quant.policy import decide
 from wia_quant.prepare import prepare
 from wia_quant.quantizer import quantize
@@ -119,3 +121,115 @@ def test_every_algorithm_reports_what_the_recipe_can_hold_and_changes_no_float_m
     before = proto.SerializeToString(deterministic=True)
     json.dumps(ALGORITHMS[name](draft(proto, samples), samples, None))
     assert proto.SerializeToString(deterministic=True) == before
+
+
+def product_model(op: str, shape: list[int], w: tuple[int, ...], attributes: dict[str, object]) -> onnx.ModelProto:
+    constants = {"w": RNG.normal(size=w).astype(np.float32)}
+    node = helper.make_node(op, ["x", "w"], ["y"], "p", **attributes)
+    return model([node], {"x": shape}, ["y"], constants)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "w", "attributes"),
+    [
+        ("Conv", [2, 4, 9, 7], (6, 4, 3, 3), {"strides": [2, 1], "pads": [1, 0, 1, 2]}),
+        ("Conv", [1, 4, 9, 7], (8, 1, 3, 2), {"group": 4, "dilations": [2, 1]}),
+        ("Conv", [1, 4, 9, 7], (6, 2, 3, 3), {"group": 2, "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+        ("Conv", [1, 4, 10, 7], (6, 4, 2, 2), {"strides": [3, 1], "auto_pad": "SAME_LOWER"}),
+        ("Conv", [3, 4, 20], (6, 4, 5), {"auto_pad": "VALID"}),
+        ("Gemm", [5, 8], (3, 8), {"transB": 1}),
+        ("Gemm", [5, 8], (8, 3), {}),
+        ("MatMul", [2, 5, 8], (8, 3), {}),
+    ],
+)
+def test_rows_times_the_matrix_are_what_the_operator_computes(
+    op: str, shape: list[int], w: tuple[int, ...], attributes: dict[str, object]
+) -> None:
+    proto = product_model(op, shape, w, attributes)
+    x = RNG.normal(size=shape).astype(np.float32)
+    (product,) = products(draft(proto, [{"x": x}]))
+    stored = onnx.numpy_helper.to_array(proto.graph.initializer[0])
+    matrices = product.matrices(stored)
+    np.testing.assert_array_equal(product.stored(matrices), stored)
+    y = np.matmul(product.rows(x, 10**6, seed=0), matrices.transpose(0, 2, 1))  # [groups, places, outputs]
+    expected = run(proto, {"x": x})[0]
+    if op == "Conv":
+        expected = np.moveaxis(expected, 1, -1)
+    np.testing.assert_allclose(np.concatenate(list(y), axis=-1), expected.reshape(-1, expected.shape[-1]), atol=1e-5)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_a_transposed_convolution_without_overlap_is_a_product_for_each_tap(group: int) -> None:
+    proto = product_model("ConvTranspose", [2, 4, 3, 5], (4, 3, 2, 2), {"strides": [2, 2], "group": group})
+    x = RNG.normal(size=(2, 4, 3, 5)).astype(np.float32)
+    (product,) = products(draft(proto, [{"x": x}]))
+    stored = onnx.numpy_helper.to_array(proto.graph.initializer[0])
+    matrices = product.matrices(stored)
+    np.testing.assert_array_equal(product.stored(matrices), stored)
+    y = np.matmul(product.rows(x, 10**6, seed=0), matrices.transpose(0, 2, 1)).transpose(1, 0, 2)
+    y = y.reshape(2, 3, 5, 3 * group, 2, 2).transpose(0, 3, 1, 4, 2, 5).reshape(2, 3 * group, 6, 10)
+    np.testing.assert_allclose(y, run(proto, {"x": x})[0], atol=1e-5)
+
+
+def test_no_more_rows_are_drawn_than_asked_for() -> None:
+    proto = product_model("Conv", [1, 4, 9, 7], (6, 4, 3, 3), {})
+    x = RNG.normal(size=(1, 4, 9, 7)).astype(np.float32)
+    (product,) = products(draft(proto, [{"x": x}]))
+    assert product.rows(x, 12, seed=3).shape == (1, 12, 36)
+    np.testing.assert_array_equal(product.rows(x, 12, seed=3), product.rows(x, 12, seed=3))
+
+
+def correlated(n: int, width: int) -> list[dict[str, Array]]:
+    """Rows whose values share a few causes."""
+    causes = RNG.normal(size=(width // 8, width))
+    return [{"x": (RNG.normal(size=(64, width // 8)) @ causes).astype(np.float32)} for _ in range(n)]
+
+
+def error_of_result(made: Draft, samples: list[dict[str, Array]]) -> float:
+    grids = made.grids()
+    (product,) = products(made)
+    w = made.model.floats(product.use.tensor)
+    x = np.concatenate([s["x"] for s in samples])
+    error = x @ (w - grids.rounded_weight(w, product.use))
+    return float(((error - error.mean(0)) ** 2).mean())
+
+
+@pytest.mark.parametrize("scheme", ["w8a8", "w4"])
+def test_rounding_one_after_the_other_halves_the_error_on_correlated_inputs_not_seen_before(scheme: str) -> None:
+    proto = product_model("MatMul", [64, 64], (64, 16), {})
+    samples = correlated(24, 64)
+    prepared = prepare(proto, opset=21)
+    made = Draft(prepared.model, decide(prepared.model, scheme), measured(proto, samples))
+    nearest = error_of_result(made, samples[16:])
+    assert weight_rounding(made, samples[:16], None) == {"products": 1, "too_wide": 0}
+    assert error_of_result(made, samples[16:]) < nearest / 2
+
+
+def test_a_handful_of_rows_leaves_weights_at_their_nearest_levels() -> None:
+    proto = product_model("MatMul", [1, 256], (256, 8), {})
+    samples = [{"x": RNG.normal(size=(1, 256)).astype(np.float32)} for _ in range(2)]
+    made = draft(proto, samples)
+    (product,) = products(made)
+    w = made.model.floats(product.use.tensor)
+    nearest = made.grids().levels(w, product.use)
+    weight_rounding(made, samples, None)
+    assert np.mean(made.grids().levels(w, product.use) != nearest) < 0.05
+
+
+def test_levels_chosen_for_another_scale_are_not_used() -> None:
+    proto = product_model("MatMul", [64, 64], (64, 16), {})
+    samples = correlated(4, 64)
+    made = draft(proto, samples)
+    weight_rounding(made, samples, None)
+    (key,) = made.rounded
+    assert key in made.grids().rounded
+    made.weights[key] = made.rounded[key].scale * np.float32(1.5)
+    assert key not in made.grids().rounded
+
+
+def test_inputs_that_never_change_do_not_stop_the_rounding() -> None:
+    proto = product_model("Conv", [1, 3, 8, 8], (4, 3, 3, 3), {})
+    samples = [{"x": np.zeros((1, 3, 8, 8), np.float32)}]
+    made = draft(proto, feeds(2))
+    assert weight_rounding(made, samples, None)["products"] == 1
+    assert all(np.isfinite(r.levels).all() for r in made.rounded.values())

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from wia_quant.affine import Range
 from wia_quant.graph import Model
-from wia_quant.grids import Grids, Scales, WeightKey, choose_grids
+from wia_quant.grids import Grids, Rounded, Scales, WeightKey, choose_grids
 from wia_quant.policy import Plan
 
 Feeds = Mapping[str, npt.NDArray[Any]]  # Any: the element type is the model's
@@ -27,6 +27,7 @@ class Draft:
         plan: what becomes integers; made again by the caller if the graph changes.
         ranges: of the tensors in ``plan.observe``.
         weights: scales chosen instead of max |w| / 127.
+        rounded: levels chosen instead of the nearest.
         extremes: the smallest and largest value ever seen of each tensor, where known.
         keep_float: nodes that an algorithm wants float -> reason; the plan is made again with them.
     """
@@ -35,12 +36,13 @@ class Draft:
     plan: Plan
     ranges: dict[str, Range]
     weights: dict[WeightKey, Scales] = field(default_factory=dict)
+    rounded: dict[WeightKey, Rounded] = field(default_factory=dict)
     extremes: dict[str, Range] = field(default_factory=dict)
     keep_float: dict[str, str] = field(default_factory=dict)
 
     def grids(self) -> Grids:
         """Where the levels lie as things stand."""
-        return choose_grids(self.model, self.plan, self.ranges, self.weights)
+        return choose_grids(self.model, self.plan, self.ranges, self.weights, self.rounded)
 
 
 #: ``algorithm(draft, batches, progress)`` edits the draft; returns what the recipe records (JSON).

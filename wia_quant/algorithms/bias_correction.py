@@ -2,82 +2,71 @@
 """Fast bias correction: rounding a product's input and weight shifts its channels' means; the bias takes it back.
 
 For each product alone, on float inputs put on their grid: ``b += mean(w x + b) - mean(w_q x_q + b)`` over samples
-and positions, by channel. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction"
-(2019), section 4.2, with measured instead of assumed means. All products are corrected independently, so the order
-does not matter and errors are not passed on.
+and positions, by channel; both are linear, so means of the inputs are enough. Nagel et al., "Data-Free Quantization
+Through Weight Equalization and Bias Correction" (2019), section 4.2, with measured instead of assumed means. All
+products are corrected independently, so the order does not matter and errors are not passed on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from math import prod
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wia_quant.algorithms.base import Draft, Feeds, Progress
-from wia_quant.algorithms.local import Twin, products, run_beside
-from wia_quant.calibrators.base import State
+from wia_quant.algorithms.products import Product, products, show_rows, weights_of
 from wia_quant.graph import Graph, Model, Node
-from wia_quant.policy import WeightPlan
+
+#: Batches looked at, and rows drawn from them for each product: the noise of their mean is a 500th of the
+#: rounding's.
+MAX_BATCHES: Final = 32
+N_ROWS: Final = 512
 
 
 def bias_correction(draft: Draft, batches: Sequence[Feeds], progress: Progress | None) -> dict[str, Any]:
     """Correct the bias of every product that has, or can have, one."""
-    shifts: dict[str, str] = {}
-
-    def differences(twin: Twin, node: Node, use: WeightPlan) -> list[str]:
-        twin.add(node, use)
-        name = twin.by_channel(node, twin.emit("Sub", [twin.exact, twin.rounded], f"{node.name}/difference"))
-        shifts[node.name] = name
-        return [name]
-
-    def named(done: int, total: int | None, what: str) -> None:
-        if progress:
-            progress(done, total, "correcting biases")
-
-    means = run_beside(draft, batches, differences, ChannelMean, named)
+    found, batches = products(draft), batches[:MAX_BATCHES]
+    means = {p.node.name: _Means() for p in found}
+    for product, rows in show_rows(draft, [(p, N_ROWS) for p in found], batches, progress, "correcting biases"):
+        means[product.node.name].add(rows, product.on_grid(rows))
+    grids = draft.grids()
+    shifts = {
+        p.node.name: means[p.node.name].shift(p, *weights_of(draft, p, grids)) for p in found if means[p.node.name].n
+    }
     corrected = 0
-    owners = {node.name: graph for graph, node in draft.model.nodes()}
-    for node, _ in products(draft):
-        observed = means.get(shifts[node.name])
-        if not isinstance(observed, ChannelMean) or observed.n_values == 0:
-            continue
-        corrected += _add(draft.model, owners[node.name], node, observed.mean())
+    for product in found:
+        if product.node.name in shifts:
+            corrected += _add(draft.model, draft.model.main, product.node, shifts[product.node.name])
     draft.model.drop_unused()
     draft.model.infer()
     return {"products": corrected, "batches": len(batches)}
 
 
-class ChannelMean:
-    """The mean of each channel along axis 1, over everything else and all batches."""
+class _Means:
+    """Of a product's inputs [groups, K], as they are and on their grid. The mean of a product is that of its means."""
 
     def __init__(self) -> None:
-        self.n_values = 0
-        self._total: npt.NDArray[np.float64] = np.zeros(0)
-        self._count = 0
+        self.n = 0
+        self._exact: npt.NDArray[np.float64] = np.zeros(0)
+        self._rounded: npt.NDArray[np.float64] = np.zeros(0)
 
-    def observe(self, x: npt.NDArray[Any]) -> None:
-        if x.size == 0:
-            return
-        self.n_values += x.size
-        total = x.sum(axis=tuple(i for i in range(x.ndim) if i != 1), dtype=np.float64)
-        self._total = total + (self._total if self._total.size else 0.0)
-        self._count += x.size // x.shape[1]
+    def add(self, exact: npt.NDArray[Any], rounded: npt.NDArray[Any]) -> None:
+        sums = exact.sum(axis=1, dtype=np.float64), rounded.sum(axis=1, dtype=np.float64)
+        self._exact, self._rounded = (self._exact + sums[0], self._rounded + sums[1]) if self.n else sums
+        self.n += exact.shape[1]
 
-    def mean(self) -> npt.NDArray[np.float64]:
-        """[channels]; empty until a value was observed."""
-        return self._total / max(1, self._count)
-
-    def merge(self, other: Self) -> None:
-        raise NotImplementedError("means are taken in one process")
-
-    def state(self) -> State:
-        raise NotImplementedError("means are not stored")
-
-    @classmethod
-    def from_state(cls, state: State) -> Self:
-        raise NotImplementedError("means are not stored")
+    def shift(self, product: Product, exact: npt.NDArray[Any], rounded: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """By how much the mean of each channel is too small, from the weights [groups, outputs, K]."""
+        wanted = np.matmul(exact.astype(np.float64), self._exact[..., None] / self.n)
+        got = np.matmul(rounded.astype(np.float64), self._rounded[..., None] / self.n)
+        shift: npt.NDArray[np.float64] = (wanted - got).reshape(-1, product.taps).sum(axis=1)
+        if product.node.op_type == "ConvTranspose":
+            # Each value meets every tap once, and there are ``prod(strides)`` results a value.
+            shift /= prod(product.node.integers("strides") or [1])
+        return shift
 
 
 def _add(model: Model, graph: Graph, node: Node, shift: npt.NDArray[np.float64]) -> bool:

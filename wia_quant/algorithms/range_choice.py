@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Between the calibrated range and everything seen: the range that costs the products reading it least.
 
-A calibrator clips outliers without knowing what they are worth. Each product's input is put on the grids of a few
-ranges between the two, and the one with the smallest error of the products' results is kept (block error on
-calibration data; relative, summed over the products that read the tensor).
+A calibrator clips outliers without knowing what they are worth. Rows of each product's input are put on the grids of a
+few ranges between the two, and the one with the smallest error of the products' results is kept (relative, summed over
+the products that read the tensor).
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from wia_quant.affine import QParams, Range, choose_qparams
+from wia_quant.affine import Range, choose_qparams
 from wia_quant.algorithms.base import Draft, Feeds, Progress
-from wia_quant.algorithms.local import Power, Twin, run_beside
-from wia_quant.graph import Node
+from wia_quant.algorithms.products import products, show_rows, weights_of
 from wia_quant.grids import group_ranges
-from wia_quant.policy import WeightPlan
 
 #: How far to go from the calibrated range (0) to everything seen (1).
 STEPS: Final = (0.0, 0.5, 1.0)
 
-#: Batches looked at: each costs a run of the model per step.
+#: Batches looked at, and rows drawn from them for each product.
 MAX_BATCHES: Final = 16
+N_ROWS: Final = 512
 
-#: A wider range must win by this factor: less is noise of the batches looked at.
+#: A wider range must win by this factor: less is noise of the rows looked at.
 MARGIN: Final = 0.97
 
 
@@ -41,36 +40,30 @@ def range_choice(draft: Draft, batches: Sequence[Feeds], progress: Progress | No
     candidates = {
         g: [_between(calibrated[g], widest[g], t) for t in STEPS] for g in calibrated if calibrated[g] != widest[g]
     }
-    measured: dict[str, list[tuple[str, list[str]]]] = {}
-
-    def errors(twin: Twin, node: Node, use: WeightPlan) -> list[str]:
-        activation = plan.activations.get(node.inputs[0])
-        if activation is None or activation.group not in candidates:
-            return []
-        wanted = []
-        for i, r in enumerate(candidates[activation.group]):
-            grid: QParams = choose_qparams(r, activation.qtype)
-            twin.add(node, use, grid)
-            wanted.append(twin.emit("Sub", [twin.exact, twin.rounded], f"{node.name}/error{i}"))
-        measured.setdefault(activation.group, []).append((twin.exact, wanted))
-        return [twin.exact, *wanted]
-
-    def named(done: int, total: int | None, what: str) -> None:
-        if progress:
-            progress(done, total, "choosing ranges")
-
-    if not candidates:
-        return {"widened": 0}
-    powers = run_beside(draft, batches[:MAX_BATCHES], errors, Power, named)
+    grids = draft.grids()
+    group_of = {name: activation.group for name, activation in plan.activations.items()}
+    chosen = [(p, N_ROWS) for p in products(draft) if group_of.get(p.node.inputs[0]) in candidates]
+    weights = {p.node.name: weights_of(draft, p, grids) for p, _ in chosen}
+    signal = dict.fromkeys(weights, 0.0)
+    noise = {name: np.zeros(len(STEPS)) for name in weights}
+    for product, rows in show_rows(draft, chosen, batches[:MAX_BATCHES], progress, "choosing ranges"):
+        name, value = product.node.name, product.node.inputs[0]
+        exact, rounded = (w.transpose(0, 2, 1) for w in weights[name])
+        result = np.matmul(rows, exact)
+        signal[name] += float(np.vdot(result, result))
+        for i, r in enumerate(candidates[group_of[value]]):
+            on_grid = product.on_grid(rows, choose_qparams(r, plan.activations[value].qtype))
+            error = result - np.matmul(on_grid, rounded)
+            noise[name][i] += float(np.vdot(error, error))
+    totals: dict[str, Any] = {}
+    for product, _ in chosen:
+        name, group = product.node.name, group_of[product.node.inputs[0]]
+        if signal[name] > 0:
+            totals[group] = totals.get(group, 0.0) + noise[name] / signal[name]
     widened = 0
-    for group, products in measured.items():
-        totals = np.zeros(len(STEPS))
-        for exact, wanted in products:
-            signal, noise = powers.get(exact), [powers.get(w) for w in wanted]
-            if isinstance(signal, Power) and signal.mean() > 0 and all(isinstance(n, Power) for n in noise):
-                totals += np.array([n.mean() for n in noise if isinstance(n, Power)]) / signal.mean()
-        best = int(np.argmin(totals))
-        if best and totals[best] < MARGIN * totals[0]:
+    for group, total in totals.items():
+        best = int(np.argmin(total))
+        if best and total[best] < MARGIN * total[0]:
             widened += 1
             for name in plan.group(group):
                 if name in draft.ranges:

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from wia_quant.affine import quantize
+from wia_quant.affine import IntArray, QParams, quantize
 from wia_quant.graph import Graph, Model, Node, make_node
 from wia_quant.grids import Grids, Scales, channel_of_scale, uses_of_weights
 from wia_quant.policy import Plan, WeightPlan
-from wia_quant.weights import QuantizedWeight, quantize_bias, quantize_blocks, quantize_weight
+from wia_quant.weights import quantize_bias
 
 
 @dataclass
@@ -88,7 +88,10 @@ class _Writer:
             assert axis is not None
             value = self._dequantized_blocks(graph, tensor, w, scale, axis, uses[0])
         else:
-            value = self._dequantized(graph, tensor, quantize_weight(w, scale, axis, qtype))
+            zero_point = np.full(scale.shape, qtype.middle, dtype=qtype.dtype)
+            value = self._dequantized(
+                graph, tensor, self.grids.levels(w, uses[0]), QParams(qtype, scale, zero_point, axis)
+            )
         for use in uses:
             node = self.nodes[use.node]
             node.inputs[use.index] = value
@@ -117,9 +120,8 @@ class _Writer:
     def _input_scale(self, node: Node) -> np.float32:
         return np.float32(self.grids.of(self.plan, node.inputs[0]).scale)
 
-    def _dequantized(self, graph: Graph, base: str, quantized: QuantizedWeight) -> str:
-        qparams = quantized.qparams
-        stored = self.model.add_constant(graph, f"{base}/quantized", quantized.levels)
+    def _dequantized(self, graph: Graph, base: str, levels: IntArray, qparams: QParams) -> str:
+        stored = self.model.add_constant(graph, f"{base}/quantized", levels)
         scale = self.model.add_constant(graph, f"{base}/scale", qparams.scale)
         zero_point = self.model.add_constant(graph, f"{base}/zero_point", qparams.zero_point)
         return self._dequantize(graph, base, stored, scale, zero_point, qparams.axis)
@@ -127,8 +129,7 @@ class _Writer:
     def _dequantized_blocks(
         self, graph: Graph, base: str, w: npt.NDArray[np.float32], scale: Scales, axis: int, use: WeightPlan
     ) -> str:
-        levels = quantize_blocks(w, scale, axis, use.block, use.qtype)
-        stored = self.model.add_tensor(graph, self.model.fresh(f"{base}/quantized"), _int4(levels))
+        stored = self.model.add_tensor(graph, self.model.fresh(f"{base}/quantized"), _int4(self.grids.levels(w, use)))
         scale_name = self.model.add_constant(graph, f"{base}/scale", scale)
         result = self.model.fresh(f"{base}/dequantized")
         node = make_node(
@@ -228,7 +229,7 @@ class _Writer:
         return name
 
 
-def _int4(levels: npt.NDArray[np.int8]) -> onnx.TensorProto:
+def _int4(levels: IntArray) -> onnx.TensorProto:
     """Two levels a byte, the first in the low half; an odd last one is followed by zero."""
     flat = levels.reshape(-1).astype(np.uint8) & 0x0F
     flat = np.append(flat, np.zeros(flat.size % 2, np.uint8))
