@@ -38,7 +38,9 @@ def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8",
     prepared = prepare(encodings.model, opset=13)
     without: dict[str, str] = {}
     plan = decide(prepared.model, scheme, {}, device)
-    while missing := _readers_without_grid(prepared.model, plan, encodings):
+    while missing := _readers_without_grid(prepared.model, plan, encodings) | _float_weights(
+        prepared.model, plan, encodings
+    ):
         if not set(missing) - set(without):
             raise ExportError(f"'{next(iter(missing))}' needs a grid that training did not make")
         without |= missing
@@ -69,6 +71,15 @@ def _readers_without_grid(model: Model, plan: Plan, encodings: Encodings) -> dic
             for node in sorted(plan.integer_readers.get(name, ())):
                 found[node] = f"training put '{name}' on no grid"
     return found
+
+
+def _float_weights(model: Model, plan: Plan, encodings: Encodings) -> dict[str, str]:
+    """The integer nodes whose weight training left float -> why they stay float."""
+    return {
+        weight.node: f"training left '{weight.tensor}' float"
+        for weight in plan.weights
+        if _trained(model, encodings, weight.tensor) is None
+    }
 
 
 def _with_unread_grids(model: Model, plan: Plan, encodings: Encodings) -> tuple[Plan, list[str]]:
@@ -112,18 +123,12 @@ def _round_constants(model: Model, plan: Plan, encodings: Encodings) -> None:
 
 
 def _weight_scales(model: Model, plan: Plan, encodings: Encodings) -> dict[WeightKey, Scales]:
-    """The trained scales of every planned weight, along the axis that the format gives it.
-
-    A weight that folding transposed has another name: it is found by its values.
-    """
+    """The trained scales of every planned weight, along the axis that the format gives it."""
     found: dict[WeightKey, Scales] = {}
     for tensor, axis in uses_of_weights(plan):
         w = model.floats(tensor)
-        trained = next((t for name, t in encodings.weights.items() if name == tensor), None) or next(
-            (t for t in map(_transposed, encodings.weights.values()) if np.array_equal(t.values, w)), None
-        )
-        if trained is None:
-            continue  # float in training, too: a constant of the graph
+        trained = _trained(model, encodings, tensor)
+        assert trained is not None  # _float_weights saw to it
         if trained.axis is None and axis is not None:
             found[(tensor, axis)] = np.broadcast_to(trained.scale, (w.shape[axis],)).astype(np.float32)
         elif trained.axis == axis:
@@ -134,6 +139,18 @@ def _weight_scales(model: Model, plan: Plan, encodings: Encodings) -> dict[Weigh
                 f" {'one scale' if axis is None else f'axis {axis}'}; train with a qconfig of that granularity"
             )
     return found
+
+
+def _trained(model: Model, encodings: Encodings, tensor: str) -> TrainedWeight | None:
+    """What training made of a weight; one that folding renamed is found by its values."""
+    if tensor in encodings.weights:
+        return encodings.weights[tensor]
+    w = model.floats(tensor)
+    for trained in encodings.weights.values():
+        for form in (trained, _transposed(trained)):
+            if np.array_equal(form.values, w):
+                return form
+    return None
 
 
 def _transposed(weight: TrainedWeight) -> TrainedWeight:

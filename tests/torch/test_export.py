@@ -123,6 +123,14 @@ def test_a_convolution_with_its_own_forward_is_quantized_and_folded() -> None:
     assert [d.op_type for d in exported.plan.decisions if not d.quantized] == []
 
 
+def test_the_weight_of_an_excluded_module_is_exported_as_it_was_trained_float() -> None:
+    prepared = prepare_qat(Mobile(), exclude=["depthwise"])
+    train(prepared, [picture() for _ in range(2)])
+    exported = export(prepared, picture(), verify=True)
+    assert [d.quantized for d in exported.plan.decisions if d.op_type == "Conv"] == [True, False, True, True]
+    assert exported.differences[0].share <= 0.01
+
+
 def test_activations_of_two_widths_are_an_error() -> None:
     prepared = prepare_qat(Residual())
     train(prepared, [picture()])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 import torch
-from torch import nn
+from torch import fx, nn
 
 from wia_quant.errors import ExportError, MissingExtraError
 from wia_quant.files import replacing
@@ -81,7 +82,7 @@ def export(
     """
     if not any(isinstance(module, FakeQuantize) for module in model.modules()):
         raise ExportError(f"{type(model).__name__} has no fake quantizers; call prepare_qat or prepare on it first")
-    frozen = freeze(model)
+    frozen = _frozen(model)
     scheme = scheme_of(model)
     proto = to_onnx(frozen, example, input_names, output_names, dynamic_batch, scheme_named(scheme).opset)
     written = export_trained(proto, source="torch", scheme=scheme, target=target)
@@ -90,6 +91,16 @@ def export(
         with replacing(Path(path), force=force) as temporary:
             save(written.model, temporary)
     return Exported(written.model, written.plan, written.notes, differences)
+
+
+def _frozen(model: nn.Module) -> nn.Module:
+    """By the flow that prepared it."""
+    if isinstance(model, fx.GraphModule) and "wia_quant.torch.pt2e" in sys.modules:
+        from wia_quant.torch import pt2e  # only who used it has torchao
+
+        if pt2e.is_pt2e(model):
+            return pt2e.freeze_pt2e(model)
+    return freeze(model)
 
 
 def scheme_of(model: nn.Module) -> str:
@@ -117,7 +128,7 @@ def to_onnx(
     """torch.onnx.export without its chatter; one error in our words when it fails."""
     opset = max(opset, OPSET)
     args, kwargs = arguments(example)
-    dynamic = _dynamic(args, kwargs) if dynamic_batch else None
+    dynamic = dynamic_shapes(args, kwargs) if dynamic_batch else None
     try:
         table = translations(opset)
     except ImportError as error:
@@ -147,7 +158,7 @@ def to_onnx(
     return proto
 
 
-def _dynamic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def dynamic_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Axis 0 of each tensor named batch, in the structure that torch.export wants."""
     batch = torch.export.Dim.DYNAMIC
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from wia_quant.affine import QParams
+from wia_quant.affine import QParams, QType
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.marker import quantize_dequantize
 from wia_quant.torch.product import QuantizedProduct, multiply
@@ -29,6 +29,13 @@ class FrozenQuantizer(nn.Module):
         self.register_buffer("zero_point", torch.from_numpy(np.array(qp.zero_point)))
         self.axis = -1 if qp.axis is None else qp.axis
         self.qmin, self.qmax = qp.qtype.qmin, qp.qtype.qmax
+
+    @staticmethod
+    def of(scale: float, zero_point: int, dtype: torch.dtype, qmin: int, qmax: int) -> FrozenQuantizer:
+        """One per tensor, from plain numbers."""
+        integers = np.array(zero_point, dtype=str(dtype).removeprefix("torch."))
+        grid = QType(f"{integers.dtype}_{qmin}_{qmax}", integers.dtype, qmin, qmax)
+        return FrozenQuantizer(QParams(grid, np.array(scale, np.float32), integers))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scale, zero_point = self.get_buffer("scale"), self.get_buffer("zero_point")

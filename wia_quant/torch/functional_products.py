@@ -78,6 +78,4 @@ def _module(kind: type[nn.Module], weight: torch.Tensor, bias: bool, settings: M
         return make(weight.shape[1], weight.shape[0], bias=bias, device="meta")
     groups = settings.get("groups", 1)
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-    return make(
-        weight.shape[1] * groups, weight.shape[0], tuple(weight.shape[2:]), bias=bias, device="meta", **options
-    )
+    return make(weight.shape[1] * groups, weight.shape[0], tuple(weight.shape[2:]), bias=bias, device="meta", **options)

@@ -24,6 +24,7 @@ from wia_quant.errors import UsageError, WiaError
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.functional_products import modularize
 from wia_quant.torch.observers import CurrentMinMaxObserver
+from wia_quant.torch.placement import place
 from wia_quant.torch.product import CHANNEL_AXIS, BatchNorm, QuantizedProduct
 from wia_quant.torch.qconfig import get_default_qat_qconfig, get_default_qconfig
 from wia_quant.torch.roles import FUNCTIONS, METHODS, MODULES, Role
@@ -189,35 +190,19 @@ def _insert_quantizers(
     model: nn.Module, graph: fx.Graph, qconfig: QConfig, excluded: frozenset[str], made: Preparation
 ) -> None:
     roles = {node: _role(model, node, excluded, made) for node in graph.nodes}
-    groups = _Groups()
-    wanted: set[fx.Node] = set()
-    for node, role in roles.items():
-        if role is Role.FLOAT:
-            continue
-        inputs = _tensor_inputs(model, node)
-        if role is Role.MOVER:
-            continue
-        made.quantized[node.name] = role.name.lower()
-        if not (role is Role.CLIP and _is_fused(node, roles)):
-            wanted.update(_grid_of(n, roles) for n in inputs)
-        if role is Role.CONCAT:
-            for n in inputs:
-                groups.join(_grid_of(n, roles), node)
-        if not _output_stays_float(node, roles):
-            wanted.add(node)
+    made.quantized.update(
+        {n.name: role.name.lower() for n, role in roles.items() if role not in (Role.FLOAT, Role.MOVER)}
+    )
+    placement = place(graph, roles, lambda node: _tensor_inputs(model, node))
     holder = nn.ModuleDict()
     model.add_module(QUANTIZERS, holder)
-    for node in graph.nodes:
-        if node not in wanted:
-            continue
-        key = groups.find(node).name
+    for node in placement.wanted:
+        key = placement.groups.find(node).name
         if key not in holder:
             holder[key] = _constant_quantizer(model, node, qconfig) if node.op == "get_attr" else qconfig.activation()
+        readers = placement.readers(node)
         with graph.inserting_after(node):
             quantized = graph.call_module(f"{QUANTIZERS}.{key}", (node,))
-        # A float operator reads what the integers stand for where they exist, and the reals of a float source.
-        from_float = roles[node] is Role.FLOAT
-        readers = [u for u in node.users if u is not quantized and not (from_float and roles[u] is Role.FLOAT)]
         for reader in readers:
             reader.replace_input_with(node, quantized)
     for node, role in roles.items():
@@ -271,25 +256,6 @@ def _attribute(model: nn.Module, node: fx.Node) -> torch.Tensor:
 
 def _module_of(model: nn.Module, node: fx.Node) -> nn.Module | None:
     return model.get_submodule(str(node.target)) if node.op == "call_module" else None
-
-
-class _Groups:
-    """Nodes that share one fake quantizer (union-find; the first node in the graph stands for its group)."""
-
-    def __init__(self) -> None:
-        self._parent: dict[fx.Node, fx.Node] = {}
-
-    def find(self, node: fx.Node) -> fx.Node:
-        """The node that stands for ``node``'s group."""
-        while (parent := self._parent.get(node, node)) is not node:
-            node = parent
-        return node
-
-    def join(self, a: fx.Node, b: fx.Node) -> None:
-        """Makes the groups of ``a`` and ``b`` one."""
-        ra, rb = self.find(a), self.find(b)
-        if ra is not rb:
-            self._parent[rb] = ra
 
 
 def _role(model: nn.Module, node: fx.Node, excluded: frozenset[str], made: Preparation) -> Role:
@@ -352,28 +318,3 @@ def _is_number(node: fx.Node) -> bool:
         return True
     inputs = node.all_input_nodes
     return bool(inputs) and all(_is_number(n) for n in inputs)
-
-
-def _grid_of(node: fx.Node, roles: Mapping[fx.Node, Role]) -> fx.Node:
-    """The node whose quantizer puts ``node``'s values on their grid: movers pass it on."""
-    while roles[node] is Role.MOVER:
-        node = node.all_input_nodes[0]
-    return node
-
-
-def _is_fused(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
-    before = node.all_input_nodes[0]
-    return roles[before] in (Role.PRODUCT, Role.ARITHMETIC) and len(before.users) == 1
-
-
-def _output_stays_float(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
-    users = list(node.users)
-    if len(users) == 1 and roles[users[0]] is Role.CLIP and roles[node] in (Role.PRODUCT, Role.ARITHMETIC):
-        return True  # the clip's own output is quantized
-    return all(_leads_to_output_only(u, roles) for u in users)
-
-
-def _leads_to_output_only(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
-    if node.op == "output":
-        return True
-    return roles[node] in (Role.MOVER, Role.FLOAT) and all(_leads_to_output_only(u, roles) for u in node.users)

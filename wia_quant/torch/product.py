@@ -90,10 +90,7 @@ class QuantizedProduct(nn.Module):
         (of_input,) = self.input_quantizer
         if not of_input.quantizing:
             return bias
-        step = of_input.scale.double() * self.weight_fake_quantize.scale.double()
-        if step.numel() not in (1, bias.numel()):  # a grouped transposed convolution: the groups share their scales
-            step = step.repeat(bias.numel() // step.numel())
-        nearest = (bias.detach() / step).round_().mul_(step).to(bias.dtype)
+        nearest = round_bias(bias.detach(), of_input.scale, self.weight_fake_quantize.scale)
         return bias + (nearest - bias.detach()) if bias.requires_grad else nearest
 
     def _forward_with_batch_statistics(self, x: torch.Tensor) -> torch.Tensor:
@@ -140,6 +137,14 @@ class QuantizedProduct(nn.Module):
 
     def _multiply(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return multiply(self.product, x, weight, bias)
+
+
+def round_bias(bias: torch.Tensor, input_scale: torch.Tensor, weight_scale: torch.Tensor) -> torch.Tensor:
+    """What the int32 levels of a bias stand for, equation (18)."""
+    step = input_scale.double() * weight_scale.double()
+    if step.numel() not in (1, bias.numel()):  # a grouped transposed convolution: the groups share their scales
+        step = step.repeat(bias.numel() // step.numel())
+    return (bias / step).round_().mul_(step).to(bias.dtype)
 
 
 def multiply(product: nn.Module, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that torch.export captured: prepared by torchao with our quantizer, exported as the other flows are."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import wia_quant.torch as wia
+from tests.torch.nets import NETS, Batch, Mobile, Residual, outputs, picture, train
+from wia_quant.digest import graph_digest
+from wia_quant.errors import CalibrationError, UsageError
+from wia_quant.rules import Severity, check_model
+from wia_quant.torch.pt2e import WiaQuantizer, capture
+
+quantize_pt2e: Any = importlib.import_module("torchao.quantization.pt2e.quantize_pt2e")
+pt2e: Any = importlib.import_module("torchao.quantization.pt2e")
+
+ROOT = Path(__file__).parents[2]
+#: torchao folds no BatchNorm into a transposed convolution with groups ("branches").
+SOUND = [name for name in NETS if name != "branches"]
+
+
+def trained(name: str) -> nn.Module:
+    make, batch = NETS[name]
+    net = make()
+    train(net, [batch() for _ in range(3)])
+    return net
+
+
+def step(program: nn.Module, batches: list[Batch]) -> None:
+    """Captured programs know no ``train()``."""
+    optimizer = torch.optim.SGD(program.parameters(), 0.01)
+    for batch in batches:
+        optimizer.zero_grad()
+        torch.stack([(y - 1).square().mean() for y in outputs(program(*batch))]).sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_the_same_network_and_scales_give_the_same_graph_as_the_eager_flow(name: str) -> None:
+    net, batch = trained(name).eval(), NETS[name][1]
+    batches, example = [batch() for _ in range(2)], batch()
+    eager = wia.prepare(net)
+    program = quantize_pt2e.prepare_pt2e(
+        capture(net, example), WiaQuantizer(wia.get_default_qconfig(), calibrating=True)
+    )
+    for one in batches:
+        eager(*one)
+        program(*one)
+    first, second = wia.export(wia.convert(eager), example), wia.export(program, example, verify=True)
+    assert graph_digest(first.model) == graph_digest(second.model)
+    assert [f for f in check_model(second.model) if f.severity is not Severity.NOTE] == []
+    for difference in second.differences:
+        assert difference.share <= 0.01, str(difference)
+
+
+@pytest.mark.parametrize("name", ["residual", "attention"])
+def test_a_program_trains_and_is_exported(name: str) -> None:
+    net, batch = trained(name).train(), NETS[name][1]
+    program = quantize_pt2e.prepare_qat_pt2e(capture(net, batch()), WiaQuantizer())
+    pt2e.move_exported_model_to_train(program)
+    step(program, [batch() for _ in range(3)])
+    exported = wia.export(program, batch(), verify=True)
+    onnx.checker.check_model(exported.model, full_check=True)
+    for difference in exported.differences:
+        assert difference.share <= 0.01, str(difference)
+
+
+def test_an_excluded_submodule_of_a_program_stays_float() -> None:
+    net = Mobile().eval()
+    program = quantize_pt2e.prepare_pt2e(capture(net, picture()), WiaQuantizer(exclude=["depthwise"]))
+    program(*picture())
+    decisions = wia.export(program, picture()).plan.decisions
+    assert [d.quantized for d in decisions if d.op_type == "Conv"] == [True, False, True, True]
+
+
+def test_an_unknown_submodule_to_exclude_is_an_error() -> None:
+    with pytest.raises(UsageError, match="exclude 'nowhere'"):
+        quantize_pt2e.prepare_pt2e(capture(Residual().eval(), picture()), WiaQuantizer(exclude=["nowhere"]))
+
+
+def test_a_program_that_saw_no_data_is_an_error() -> None:
+    program = quantize_pt2e.prepare_pt2e(capture(Residual().eval(), picture()), WiaQuantizer())
+    with pytest.raises(CalibrationError, match="saw no data"):
+        wia.export(program, picture())
+
+
+def test_without_torchao_one_error_names_the_extra() -> None:
+    code = "import sys; sys.modules['torchao'] = None; import wia_quant.torch, wia_quant.torch.pt2e"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "MissingExtraError: torchao is not installed; install it with: pip install 'wia-quant[pt2e]'" in done.stderr

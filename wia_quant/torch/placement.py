@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where fake quantizers go: on which values of a traced graph, and which values share one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from torch import fx
+
+from wia_quant.torch.roles import Role
+
+
+class Groups:
+    """Nodes that share one fake quantizer (union-find; the first node in the graph stands for its group)."""
+
+    def __init__(self) -> None:
+        self._parent: dict[fx.Node, fx.Node] = {}
+
+    def find(self, node: fx.Node) -> fx.Node:
+        """The node that stands for ``node``'s group."""
+        while (parent := self._parent.get(node, node)) is not node:
+            node = parent
+        return node
+
+    def join(self, a: fx.Node, b: fx.Node) -> None:
+        """Makes the groups of ``a`` and ``b`` one."""
+        ra, rb = self.find(a), self.find(b)
+        if ra is not rb:
+            self._parent[rb] = ra
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What ``place`` found.
+
+    Attributes:
+        roles: node -> its role.
+        wanted: the nodes whose values are quantized, in the order of the graph.
+        groups: which of them share one quantizer.
+    """
+
+    roles: Mapping[fx.Node, Role]
+    wanted: tuple[fx.Node, ...]
+    groups: Groups
+
+    def readers(self, node: fx.Node) -> list[fx.Node]:
+        """Who reads the quantized value: all, but float operators read the reals of a float source."""
+        from_float = self.roles[node] is Role.FLOAT
+        return [u for u in node.users if not (from_float and self.roles[u] is Role.FLOAT)]
+
+
+def place(
+    graph: fx.Graph,
+    roles: Mapping[fx.Node, Role],
+    inputs_of: Callable[[fx.Node], list[fx.Node]],
+    absorbed: Collection[fx.Node] = (),
+) -> Placement:
+    """Decides for every node.
+
+    Args:
+        graph: traced.
+        roles: of all its nodes.
+        inputs_of: the inputs that hold reals.
+        absorbed: products whose values only a normalization sees that is folded into them; they have none of their own.
+    """
+    groups, wanted = Groups(), set[fx.Node]()
+    for node, role in roles.items():
+        if role in (Role.FLOAT, Role.MOVER):
+            continue
+        inputs = inputs_of(node)
+        if not (role is Role.CLIP and _is_fused(node, roles)):
+            wanted.update(grid_of(n, roles) for n in inputs)
+        if role is Role.CONCAT:
+            for n in inputs:
+                groups.join(grid_of(n, roles), node)
+        if node not in absorbed and not _output_stays_float(node, roles):
+            wanted.add(node)
+    return Placement(roles, tuple(n for n in graph.nodes if n in wanted), groups)
+
+
+def grid_of(node: fx.Node, roles: Mapping[fx.Node, Role]) -> fx.Node:
+    """The node whose quantizer puts ``node``'s values on their grid: movers pass it on."""
+    while roles[node] is Role.MOVER:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_fused(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
+    before = node.all_input_nodes[0]
+    return roles[before] in (Role.PRODUCT, Role.ARITHMETIC) and len(before.users) == 1
+
+
+def _output_stays_float(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
+    users = list(node.users)
+    if len(users) == 1 and roles[users[0]] is Role.CLIP and roles[node] in (Role.PRODUCT, Role.ARITHMETIC):
+        return True  # the clip's own output is quantized
+    return all(_leads_to_output_only(u, roles) for u in users)
+
+
+def _leads_to_output_only(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
+    if node.op == "output":
+        return True
+    return roles[node] in (Role.MOVER, Role.FLOAT) and all(_leads_to_output_only(u, roles) for u in node.users)
