@@ -17,7 +17,15 @@ from wia_quant.torch.export import Exported, export, to_onnx
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import freeze
 from wia_quant.torch.lsq import LearnedFakeQuantize, start_learning
-from wia_quant.torch.prepare import PrepareError, convert, prepare, prepare_qat
+from wia_quant.torch.prepare import (
+    PrepareError,
+    convert,
+    prepare,
+    prepare_fx,
+    prepare_qat,
+    prepare_qat_fx,
+    quantize_weights,
+)
 from wia_quant.torch.product import freeze_batch_norm
 from wia_quant.torch.qconfig import (
     get_default_qat_qconfig,
@@ -26,9 +34,8 @@ from wia_quant.torch.qconfig import (
     get_default_qconfig_mapping,
     get_lsq_qconfig,
     get_qconfig,
-    register,
-    unregister,
 )
+from wia_quant.torch.register import register, unregister
 from wia_quant.torch.verify import Difference
 
 __all__ = [
@@ -49,7 +56,10 @@ __all__ = [
     "get_lsq_qconfig",
     "get_qconfig",
     "prepare",
+    "prepare_fx",
     "prepare_qat",
+    "prepare_qat_fx",
+    "quantize_weights",
     "register",
     "start_learning",
     "to_onnx",

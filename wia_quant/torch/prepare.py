@@ -17,16 +17,17 @@ from typing import Any, Final
 
 import torch
 from torch import fx, nn
-from torch.ao.quantization import QConfig
+from torch.ao.quantization import QConfig, QConfigMapping
 from torch.nn import functional
 
 from wia_quant.errors import UsageError, WiaError
+from wia_quant.torch.choice import Choice, by_attributes, by_mapping
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.functional_products import modularize
 from wia_quant.torch.observers import CurrentMinMaxObserver
 from wia_quant.torch.placement import place
 from wia_quant.torch.product import CHANNEL_AXIS, BatchNorm, QuantizedProduct
-from wia_quant.torch.qconfig import get_default_qat_qconfig, get_default_qconfig
+from wia_quant.torch.qconfig import get_default_qat_qconfig, get_default_qconfig, get_qconfig
 from wia_quant.torch.roles import FUNCTIONS, METHODS, MODULES, Role
 
 #: The submodule that holds the activations' fake quantizers.
@@ -66,7 +67,7 @@ def prepare_qat(
         UsageError: a name of ``exclude`` is no submodule.
     """
     chosen = qconfig or getattr(model, "qconfig", None) or get_default_qat_qconfig()
-    return _prepare(model, chosen, exclude, inplace)
+    return _prepare(model if inplace else copy.deepcopy(model), by_attributes(model, chosen, exclude))
 
 
 def prepare(
@@ -77,7 +78,55 @@ def prepare(
     Activations pass unchanged while they are observed. Arguments and errors as ``prepare_qat``.
     """
     chosen = qconfig or getattr(model, "qconfig", None) or get_default_qconfig()
-    prepared = _prepare(model.eval() if inplace else copy.deepcopy(model).eval(), chosen, exclude, True)
+    choice = by_attributes(model, chosen, exclude)
+    return _calibrating(_prepare((model if inplace else copy.deepcopy(model)).eval(), choice))
+
+
+def prepare_qat_fx(
+    model: nn.Module, qconfig_mapping: QConfigMapping, example_inputs: object = None, *args: object, **kwargs: object
+) -> fx.GraphModule:
+    """As torch.ao's function of this name, for a mapping of wia qconfigs: a GraphModule ready for training.
+
+    Args:
+        model: not changed.
+        qconfig_mapping: global, by type, by name, by regular expression; None as a qconfig keeps float.
+        example_inputs: accepted for torch's signature; nothing has to be run.
+        args: as ``example_inputs``: torch's custom configs, which must be empty.
+        kwargs: likewise.
+
+    Raises:
+        PrepareError: the model cannot be traced, or is prepared already.
+        UsageError: a mapping or an argument that is not understood.
+    """
+    for value in (*args, *kwargs.values()):
+        if value is not None:
+            raise UsageError("custom and backend configs of torch.ao are not understood; use the mapping alone")
+    own = _prepare(copy.deepcopy(model), by_mapping(model, qconfig_mapping))
+    found = fx.GraphModule(own, own.wia_graph, type(model).__name__)  # type: ignore[arg-type]
+    found.wia_preparation = own.wia_preparation
+    found.train(model.training)
+    return found
+
+
+def prepare_fx(
+    model: nn.Module, qconfig_mapping: QConfigMapping, example_inputs: object = None, *args: object, **kwargs: object
+) -> fx.GraphModule:
+    """As ``prepare_qat_fx``, for post-training calibration: run it on samples, then ``convert`` it."""
+    found = prepare_qat_fx(model, qconfig_mapping, example_inputs, *args, **kwargs).eval()
+    _calibrating(found)
+    return found
+
+
+def quantize_weights(model: nn.Module, *, scheme: str = "w8", exclude: Iterable[str] = ()) -> nn.Module:
+    """A copy with integer weights and float activations, ready for ``export``; needs no data, as quantize_dynamic."""
+    prepared = prepare(model, qconfig=get_qconfig(scheme), exclude=exclude)
+    for module in prepared.modules():
+        if isinstance(module, QuantizedProduct):
+            module.weight_fake_quantize(module.folded()[0].detach())
+    return convert(prepared, inplace=True)
+
+
+def _calibrating(prepared: nn.Module) -> nn.Module:
     for module in prepared.modules():
         if isinstance(module, FakeQuantize) and module.axis is None:
             module.quantizing = False
@@ -97,18 +146,15 @@ def convert(model: nn.Module, *, inplace: bool = False) -> nn.Module:
     return found.eval()
 
 
-def _prepare(model: nn.Module, qconfig: QConfig, exclude: Iterable[str], inplace: bool) -> nn.Module:
+def _prepare(model: nn.Module, choice: Choice) -> nn.Module:
+    """Changes ``model`` itself."""
     if any(isinstance(module, FakeQuantize) for module in model.modules()):
         raise PrepareError("the model is prepared already")
-    if not inplace:
-        model = copy.deepcopy(model)
-    excluded = _excluded(model, exclude)
     graph = _trace(model)
     made = Preparation()
     modularize(model, graph)
-    _fuse_products(model, graph, qconfig, excluded, made)
-    if isinstance(qconfig.activation(), FakeQuantize):
-        _insert_quantizers(model, graph, qconfig, excluded, made)
+    _fuse_products(model, graph, choice)
+    _insert_quantizers(model, graph, choice, made)
     graph.lint()
     traced = fx.GraphModule(model, graph)
     # The graph's forward on the user's own object: its class, attributes and references stay.
@@ -136,20 +182,7 @@ def _trace(model: nn.Module) -> fx.Graph:
         ) from error
 
 
-def _excluded(model: nn.Module, names: Iterable[str]) -> frozenset[str]:
-    known = dict(model.named_modules())
-    for name in names:
-        if name not in known:
-            near = ", ".join(n for n in known if name in n or n.endswith(name.split(".")[-1])) or "see named_modules()"
-            raise UsageError(f"exclude '{name}': the model has no such submodule; {near}")
-    by_qconfig = {n for n, m in known.items() if n and "qconfig" in m.__dict__ and m.__dict__["qconfig"] is None}
-    roots = by_qconfig | set(names)
-    return frozenset(n for n in known if any(n == r or n.startswith(r + ".") for r in roots))
-
-
-def _fuse_products(
-    model: nn.Module, graph: fx.Graph, qconfig: QConfig, excluded: frozenset[str], made: Preparation
-) -> None:
+def _fuse_products(model: nn.Module, graph: fx.Graph, choice: Choice) -> None:
     modules = dict(model.named_modules())
     calls: dict[str, int] = {}
     for node in graph.nodes:
@@ -158,7 +191,10 @@ def _fuse_products(
     done: set[str] = set()
     for node in list(graph.nodes):
         product = modules.get(str(node.target)) if node.op == "call_module" else None
-        if product is None or type(product) not in CHANNEL_AXIS or node.target in done or node.target in excluded:
+        if product is None or type(product) not in CHANNEL_AXIS or node.target in done:
+            continue
+        qconfig = choice.of_module(str(node.target))
+        if qconfig is None:
             continue
         after = next(iter(node.users)) if len(node.users) == 1 else None
         bn = modules.get(str(after.target)) if after is not None and after.op == "call_module" else None
@@ -186,10 +222,8 @@ def _set_module(model: nn.Module, path: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), name, module)
 
 
-def _insert_quantizers(
-    model: nn.Module, graph: fx.Graph, qconfig: QConfig, excluded: frozenset[str], made: Preparation
-) -> None:
-    roles = {node: _role(model, node, excluded, made) for node in graph.nodes}
+def _insert_quantizers(model: nn.Module, graph: fx.Graph, choice: Choice, made: Preparation) -> None:
+    roles = {node: _role(model, node, choice, made) for node in graph.nodes}
     made.quantized.update(
         {n.name: role.name.lower() for n, role in roles.items() if role not in (Role.FLOAT, Role.MOVER)}
     )
@@ -197,6 +231,9 @@ def _insert_quantizers(
     holder = nn.ModuleDict()
     model.add_module(QUANTIZERS, holder)
     for node in placement.wanted:
+        qconfig = choice.of_node(node) or choice.default
+        if not isinstance(qconfig.activation(), FakeQuantize):
+            continue  # weights only
         key = placement.groups.find(node).name
         if key not in holder:
             holder[key] = _constant_quantizer(model, node, qconfig) if node.op == "get_attr" else qconfig.activation()
@@ -258,12 +295,12 @@ def _module_of(model: nn.Module, node: fx.Node) -> nn.Module | None:
     return model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
-def _role(model: nn.Module, node: fx.Node, excluded: frozenset[str], made: Preparation) -> Role:
+def _role(model: nn.Module, node: fx.Node, choice: Choice, made: Preparation) -> Role:
     role: Role | None
     if node.op == "call_module":
         module = model.get_submodule(str(node.target))
         role = Role.PRODUCT if isinstance(module, QuantizedProduct) else MODULES.get(type(module))
-        if str(node.target) in excluded:
+        if choice.of_node(node) is None:
             made.left_float[node.name] = "excluded"
             return Role.FLOAT
         if role is None:
@@ -277,8 +314,7 @@ def _role(model: nn.Module, node: fx.Node, excluded: frozenset[str], made: Prepa
         role = METHODS.get(str(node.target))
     else:
         return Role.FLOAT
-    inside = next((n for n in reversed((node.meta.get("nn_module_stack") or {}).values()) if n[0] in excluded), None)
-    if inside is not None:
+    if choice.of_node(node) is None:
         made.left_float[node.name] = "excluded"
         return Role.FLOAT
     if node.target is functional.pad and _fill(node):
