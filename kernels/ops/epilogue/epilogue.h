@@ -45,6 +45,15 @@ struct QEpilogue {
 // rhe(value) + zero_point saturated to [qmin, qmax]; value may be infinite, not NaN.
 uint8_t requantize_value(float value, int32_t zero_point, uint8_t qmin, uint8_t qmax);
 
+// levels = table[levels] of n columns in each row, ld apart.
+using LookUp = void (*)(const uint8_t* table, size_t rows, size_t n, size_t ld, uint8_t* levels);
+
+// A table that nothing follows may be looked up when many rows are there: in whole vectors, where a
+// row of few channels would fill a part of one.
+inline bool table_comes_last(LookUp look_up, const QEpilogue& e) {
+  return look_up && e.table && !e.residual && e.output == QOutput::kU8;
+}
+
 // The definition: one row of n accumulators to `out` (uint8_t, float or int32_t by
 // epilogue.output). `residual` is this row's, already offset, or nullptr. float_bias may be nullptr
 // (zero).

@@ -50,6 +50,9 @@ struct Block {
                  element = epilogue.output == QOutput::kU8 ? 1 : 4;
     QEpilogue spaced = epilogue;
     spaced.ld_residual *= pixel_step;
+    const bool later = table_comes_last(kernel.look_up, epilogue);
+    if (later) spaced.table = nullptr;
+    size_t begin = 0, end = 0;  // the columns that were made
     for (size_t group = 0; group < conv.groups; ++group) {
       for (size_t p = 0; p < panels; ++p) {
         const size_t index = group * panels + p;
@@ -57,6 +60,8 @@ struct Block {
         size_t first, count;
         qgemm_panel_columns(kernel, n, p, &first, &count);
         const size_t column = group * n + first;
+        if (end == 0) begin = column;
+        end = column + count;
         const QGemmBlock block = {
             .n_rows = n_rows,
             .segments = segments,
@@ -80,6 +85,9 @@ struct Block {
         for (size_t r = 0; r < n_rows; ++r) rows[s * kQGemmRows + r] += segment_k;
       }
     }
+    if (later && end > begin)
+      kernel.look_up(epilogue.table, n_rows, end - begin, conv.out_c * pixel_step,
+                     static_cast<uint8_t*>(run.out) + pixel * conv.out_c + begin);
   }
 };
 

@@ -89,6 +89,7 @@ void block(const QDepthwiseBlock& q) {
 
 }  // namespace
 
-const QDepthwise qdepthwise_u8s8_neon = {"qdepthwise_u8s8_neon", packed_bytes, pack, block};
+const QDepthwise qdepthwise_u8s8_neon = {"qdepthwise_u8s8_neon", packed_bytes, pack, block,
+                                         nullptr};
 
 }  // namespace wia

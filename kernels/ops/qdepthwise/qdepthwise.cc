@@ -94,6 +94,10 @@ void qdepthwise_run(const QDepthwise& kernel, const QConv& conv, const QConvRun&
   for (size_t place = 0; place < rows.span; ++place) rows.held[place] = -1;
   std::memset(rows.outside, run.x_zero_point, rows.width * conv.in_c);
   const size_t element = epilogue.output == QOutput::kU8 ? 1 : 4;
+  // A table is looked up for a whole row of pixels, not for the few channels that a block finishes.
+  const bool later = table_comes_last(kernel.look_up, epilogue);
+  QEpilogue first = epilogue;
+  if (later) first.table = nullptr;
   for (size_t row = run.pixel_begin; row < run.pixel_end; ++row) {
     const ptrdiff_t top = static_cast<ptrdiff_t>((row % conv.out_h) * conv.stride_h) - conv.pad_top;
     for (size_t kh = 0; kh < conv.kernel_h; ++kh) {
@@ -110,11 +114,14 @@ void qdepthwise_run(const QDepthwise& kernel, const QConv& conv, const QConvRun&
         .column_step = conv.dilation_w * conv.in_c,
         .step = conv.stride_w * conv.in_c,
         .packed = run.packed,
-        .epilogue = &epilogue,
+        .epilogue = &first,
         .residual = epilogue.residual ? epilogue.residual + pixel * epilogue.ld_residual : nullptr,
         .out = static_cast<std::byte*>(run.out) + pixel * conv.in_c * element,
         .ld_out = conv.in_c};
     kernel.block(block);
+    if (later)
+      kernel.look_up(epilogue.table, conv.out_w, conv.in_c, conv.in_c,
+                     static_cast<uint8_t*>(block.out));
   }
 }
 

@@ -37,6 +37,7 @@ struct QDepthwise {
   void (*pack)(size_t channels, size_t kernel_h, size_t kernel_w, const QConvWeights& weights,
                void* packed);
   void (*block)(const QDepthwiseBlock& block);
+  LookUp look_up;  // nullptr: block does the epilogue's table
 };
 
 #define WIA_KERNEL(features, name) extern const QDepthwise name;

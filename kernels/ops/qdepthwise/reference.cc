@@ -62,6 +62,6 @@ void block(const QDepthwiseBlock& q) {
 }  // namespace
 
 const QDepthwise qdepthwise_u8s8_reference = {"qdepthwise_u8s8_reference", packed_bytes, pack,
-                                              block};
+                                              block, nullptr};
 
 }  // namespace wia

@@ -19,7 +19,7 @@ std::vector<const QDepthwise*> kernels() {
   return all;
 }
 
-enum class Kind { kPlain, kResidual, kTables, kF32, kI32, kBeyondInt32 };
+enum class Kind { kPlain, kResidual, kTables, kTable, kF32, kI32, kBeyondInt32 };
 
 void check(const QConv& c, Kind kind = Kind::kPlain, Fill how = Fill::kRandom) {
   std::mt19937 random(static_cast<uint32_t>(c.in_c * 31 + c.kernel_h + c.out_w));
@@ -64,6 +64,7 @@ void check(const QConv& c, Kind kind = Kind::kPlain, Fill how = Fill::kRandom) {
     e.sum_qmin = 60;
   }
   if (kind == Kind::kTables) e.table = e.sum_table = table.data();
+  if (kind == Kind::kTable) e.table = table.data();
   if (kind == Kind::kF32) e.output = QOutput::kF32;
   if (kind == Kind::kI32) e.output = QOutput::kI32;
   const size_t element = e.output == QOutput::kU8 ? 1 : 4;
@@ -121,6 +122,7 @@ TEST(channels_around_vector_widths) {
     check(shape(6, 7, channels, 3, 1, 1));
     check(shape(7, 6, channels, 3, 2, 1), Kind::kResidual);
     check(shape(5, 5, channels, 3, 1, 1), Kind::kTables);
+    check(shape(5, 7, channels, 3, 1, 1), Kind::kTable);
     check(shape(5, 5, channels, 3, 1, 1), Kind::kF32);
     check(shape(5, 5, channels, 3, 1, 1), Kind::kI32);
     check(shape(5, 5, channels, 5, 2, 2), Kind::kBeyondInt32);

@@ -31,6 +31,7 @@ inline void place_weight(std::byte* w, size_t vector, size_t element, size_t tap
 
 }  // namespace
 
-const QDepthwise qdepthwise_u8s8_avx2 = {"qdepthwise_u8s8_avx2", packed_bytes, pack, block};
+const QDepthwise qdepthwise_u8s8_avx2 = {"qdepthwise_u8s8_avx2", packed_bytes, pack, block,
+                                         look_up};
 
 }  // namespace wia

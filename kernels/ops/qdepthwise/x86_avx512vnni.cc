@@ -78,8 +78,8 @@ void block(const QDepthwiseBlock& q) {
 }  // namespace
 
 const QDepthwise qdepthwise_u8s8_avx512vnni = {"qdepthwise_u8s8_avx512vnni", packed_bytes, pack,
-                                               block};
+                                               block, wide::look_up};
 const QDepthwise qdepthwise_u8s8_avx512vl = {"qdepthwise_u8s8_avx512vl", twin::packed_bytes,
-                                             twin::pack, twin::block};
+                                             twin::pack, twin::block, twin::look_up};
 
 }  // namespace wia

@@ -19,6 +19,7 @@ inline V v_dot(V acc, V a, V b) { return _mm256_dpbusd_avx_epi32(acc, a, b); }
 
 }  // namespace
 
-const QDepthwise qdepthwise_u8s8_avxvnni = {"qdepthwise_u8s8_avxvnni", packed_bytes, pack, block};
+const QDepthwise qdepthwise_u8s8_avxvnni = {"qdepthwise_u8s8_avxvnni", packed_bytes, pack, block,
+                                            look_up};
 
 }  // namespace wia

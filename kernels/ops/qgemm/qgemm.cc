@@ -116,6 +116,9 @@ void qgemm_run(const QGemm& kernel, const QGemmRun& run, const QEpilogue& epilog
   const size_t panel_end = run.panel_end < panels.count ? run.panel_end : panels.count;
   const size_t element = epilogue.output == QOutput::kU8 ? 1 : 4;
   const int32_t zero_point = run.b_zero_point - (run.b_is_unsigned ? 128 : 0);
+  const bool later = table_comes_last(kernel.look_up, epilogue) && run.panel_begin < panel_end;
+  QEpilogue products = epilogue;
+  if (later) products.table = nullptr;
   const uint8_t* rows[kQGemmRows];
   int32_t row_add[kQGemmRows];
   for (size_t row = run.row_begin, n_rows; row < run.row_end; row += n_rows) {
@@ -142,12 +145,19 @@ void qgemm_run(const QGemm& kernel, const QGemmRun& run, const QEpilogue& epilog
           .panel = static_cast<const std::byte*>(run.packed) +
                    offset_of(kernel, panels, per_column, panel),
           .n_columns = run.n - first < width ? run.n - first : width,
-          .epilogue = &epilogue,
+          .epilogue = &products,
           .residual =
               epilogue.residual ? epilogue.residual + row * epilogue.ld_residual + first : nullptr,
           .out = static_cast<std::byte*>(run.out) + at * element,
           .ld_out = run.ld_out};
       kernel.block(block);
+    }
+    if (later) {
+      const size_t begin = panels.first_vector(run.panel_begin) * kernel.lanes;
+      const size_t last = panels.first_vector(panel_end - 1) + panels.n_vectors(panel_end - 1);
+      const size_t end = last * kernel.lanes < run.n ? last * kernel.lanes : run.n;
+      kernel.look_up(epilogue.table, n_rows, end - begin, run.ld_out,
+                     static_cast<uint8_t*>(run.out) + row * run.ld_out + begin);
     }
   }
 }

@@ -78,7 +78,8 @@ struct QGemm {
   void (*pack_panel)(const QGemmB& b, size_t first, size_t vectors, std::byte* header,
                      std::byte* weights, int32_t* sums);
   void (*block)(const QGemmBlock& block);
-  int32_t a_offset = 0;  // the kernel multiplies a - a_offset; the bias makes up for it
+  int32_t a_offset = 0;      // the kernel multiplies a - a_offset; the bias makes up for it
+  LookUp look_up = nullptr;  // nullptr: block does the epilogue's table
 };
 
 #define WIA_KERNEL(features, name) extern const QGemm name;

@@ -228,6 +228,7 @@ void block(const QGemmBlock& q) {
 
 }  // namespace
 
-const QGemm qgemm_u8s8_avx2 = {"qgemm_u8s8_avx2", kLanes, kMaxVectors, 4, 2, pack_panel, block};
+const QGemm qgemm_u8s8_avx2 = {"qgemm_u8s8_avx2", kLanes, kMaxVectors, 4,      2,
+                               pack_panel,        block,  0,           look_up};
 
 }  // namespace wia

@@ -39,9 +39,23 @@ constexpr size_t kTileRows[4] = {8, 6, 4, 1};
 
 }  // namespace
 
-const QGemm qgemm_u8s8_avx512vnni = {"qgemm_u8s8_avx512vnni", wide::kLanes, wide::kMaxVectors, 4, 1,
-                                     wide::pack_panel,        wide::block};
-const QGemm qgemm_u8s8_avx512vl = {"qgemm_u8s8_avx512vl", narrow::kLanes, narrow::kMaxVectors, 4, 1,
-                                   narrow::pack_panel,    narrow::block};
+const QGemm qgemm_u8s8_avx512vnni = {"qgemm_u8s8_avx512vnni",
+                                     wide::kLanes,
+                                     wide::kMaxVectors,
+                                     4,
+                                     1,
+                                     wide::pack_panel,
+                                     wide::block,
+                                     0,
+                                     wide::look_up};
+const QGemm qgemm_u8s8_avx512vl = {"qgemm_u8s8_avx512vl",
+                                   narrow::kLanes,
+                                   narrow::kMaxVectors,
+                                   4,
+                                   1,
+                                   narrow::pack_panel,
+                                   narrow::block,
+                                   0,
+                                   narrow::look_up};
 
 }  // namespace wia

@@ -21,7 +21,7 @@ constexpr size_t kTileRows[4] = {8, 6, 4, 1};
 
 }  // namespace
 
-const QGemm qgemm_u8s8_avxvnni = {"qgemm_u8s8_avxvnni", kLanes, kMaxVectors, 4, 1,
-                                  pack_panel,           block};
+const QGemm qgemm_u8s8_avxvnni = {"qgemm_u8s8_avxvnni", kLanes, kMaxVectors, 4,      1,
+                                  pack_panel,           block,  0,           look_up};
 
 }  // namespace wia
