@@ -28,7 +28,7 @@ def doctor(
     proto = read_proto(model)
     with output.progress() as progress:
         dataset = open_data(data, proto, preprocess=preprocess, samples=samples, seed=seed, progress=progress)
-        symptoms = examine(proto.SerializeToString(), dataset, dataset.summary.preprocess)
+        symptoms = examine(proto.SerializeToString(), dataset)
     if json:
         output.show_json({"model": str(model), "data": str(data), "symptoms": [asdict(s) for s in symptoms]})
     else:

@@ -5,36 +5,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
 
-from wia_quant.doctor import amount, confidence, halves, layout, values
-from wia_quant.doctor.base import Check, Symptom, open_case
+from wia_quant.data import Batch
+from wia_quant.doctor import amount, confidence, halves, layout, values, wrapped
+from wia_quant.doctor.base import Case, Check, Notebook, Symptom, open_case
 
-__all__ = ["CHECKS", "Symptom", "examine"]
+__all__ = ["CHECKS", "Case", "Notebook", "Symptom", "diagnose", "examine"]
 
 CHECKS: Mapping[str, Check] = MappingProxyType(
     {
         "values": values.find,
         "amount": amount.find,
         "layout": layout.find,
+        "wrapped": wrapped.find,
         "confidence": confidence.find,
         "halves": halves.find,
     }
 )
 
 
-def examine(model: bytes, batches: Iterable[Any], preprocess: dict[str, Any] | None = None) -> list[Symptom]:
+def examine(model: bytes, batches: Iterable[Batch]) -> list[Symptom]:
     """Everything that is suspicious about the data, the surest first.
 
     Args:
         model: the float model.
-        batches: as ``open_data`` gives them.
-        preprocess: the specification in force, for messages.
+        batches: as ``open_data`` gives them; read once.
 
     Raises:
-        DataError: the model cannot run on the data at all.
+        DataError: there is no sample, or the model cannot run on one.
     """
-    case = open_case(model, batches, preprocess)
+    return diagnose(open_case(model, batches))
+
+
+def diagnose(case: Case) -> list[Symptom]:
+    """What every check says of a case, the surest first; nothing else where the values alone are surely wrong."""
     found = list(values.find(case))
     if not any(s.sure for s in found):
         found += [s for name, check in CHECKS.items() if name != "values" for s in check(case)]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -11,14 +11,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wia_quant.executors import make_executor
+from wia_quant.data import Batch
+from wia_quant.doctor.changes import Domain
+from wia_quant.errors import DataError
+from wia_quant.executors.ort import OnnxRuntimeExecutor
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 #: Batches kept whole, for checks that run the model on changed inputs.
-N_KEPT: Final = 24
+N_KEPT: Final = 128
 #: ... as long as they fit in this many bytes.
-KEPT_BYTES: Final = 256 * 2**20
+KEPT_BYTES: Final = 64 * 2**20
 #: Side of the thumbnail that near duplicates are told by.
 _THUMBNAIL: Final = 8
 
@@ -68,62 +71,101 @@ class Case:
     """A model and its data, as the checks see them.
 
     Attributes:
-        model: the float model.
-        run: runs it: feed -> outputs.
+        run: runs the model: feed -> outputs.
         input_name: the largest floating input: the picture, in a vision model.
         kept: the first batches, whole.
         notes: of every sample.
-        preprocess: the specification in force; None for arrays.
     """
 
-    model: bytes
     run: Callable[[Arrays], dict[str, npt.NDArray[Any]]]
     input_name: str
     kept: tuple[Arrays, ...]
     notes: tuple[SampleNotes, ...]
-    preprocess: dict[str, Any] | None
 
     def channel_axis(self) -> int | None:
         """The axis of three colours of a picture batch [N, 3, H, W] or [N, H, W, 3]; None for anything else."""
-        shape = self.kept[0][self.input_name].shape
-        if len(shape) != 4:
+        domain = self.domain()
+        return domain.channels if domain is not None and domain.n_channels == 3 else None
+
+    def domain(self) -> Domain | None:
+        """The values and axes of pictures [N, C, H, W] or [N, H, W, C], C being 1 or 3; None for anything else."""
+        x = self.kept[0][self.input_name]
+        if x.ndim != 4 or not np.issubdtype(x.dtype, np.floating):
             return None
-        return next((axis for axis in (1, 3) if shape[axis] == 3), None)
+        axis = next((a for c in (3, 1) for a in (1, 3) if x.shape[a] == c), None)
+        if axis is None:
+            return None
+        lo, hi = min(n.lo for n in self.notes), max(n.hi for n in self.notes)
+        return Domain(lo, hi, axis, x.shape[axis])
+
+    def kept_samples(self) -> int:
+        """Samples of the kept batches."""
+        return sum(batch[self.input_name].shape[0] for batch in self.kept)
 
 
 Check = Callable[[Case], Iterator[Symptom]]
 
 
-def open_case(model: bytes, batches: Iterable[Any], preprocess: dict[str, Any] | None = None) -> Case:
-    """Reads the data once. ``batches`` as ``open_data`` gives them: dicts with ``source`` and ``n_samples``."""
-    executor = make_executor("onnxruntime", model, 0)
-    kept: list[Arrays] = []
-    notes: list[SampleNotes] = []
-    n_bytes = 0
-    input_name = ""
+class Notebook:
+    """Takes notes of batches as they go by; a few numbers a sample."""
+
+    def __init__(self) -> None:
+        self.input_name = ""
+        self.notes: list[SampleNotes] = []
+
+    def add(self, batch: Batch) -> None:
+        """Note the samples of ``batch``; those that only fill it up are left out."""
+        if not self.input_name:
+            self.input_name = largest_input(batch)
+        x = batch[self.input_name]
+        for i in range(min(batch.n_samples, len(batch.names))):
+            one = x[i] if x.ndim and x.shape[0] >= batch.n_samples else x
+            self.notes.append(_note(batch.names[i], one))
+
+
+def largest_input(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """The name of the largest floating input, or of the largest one."""
+    floating = [n for n, x in arrays.items() if np.issubdtype(x.dtype, np.floating)]
+    return max(floating or arrays, key=lambda n: arrays[n].size)
+
+
+def open_case(model: bytes, batches: Iterable[Batch]) -> Case:
+    """Reads the data once; keeps the first batches.
+
+    Raises:
+        DataError: there is no sample.
+    """
+    notebook, kept, n_bytes = Notebook(), list[Arrays](), 0
     for batch in batches:
-        arrays: Arrays = dict(batch)
-        if not input_name:
-            floating = [n for n, x in arrays.items() if np.issubdtype(x.dtype, np.floating)]
-            input_name = max(floating or arrays, key=lambda n: arrays[n].size)
-        size = sum(x.nbytes for x in arrays.values())
+        notebook.add(batch)
+        size = sum(x.nbytes for x in batch.values())
         if len(kept) < N_KEPT and (not kept or n_bytes + size <= KEPT_BYTES):
-            kept.append({n: x.copy() for n, x in arrays.items()})
+            kept.append({n: x.copy() for n, x in batch.items()})
             n_bytes += size
-        x = arrays[input_name]
-        n = batch.n_samples
-        for i in range(n):
-            one = x[i] if x.ndim and x.shape[0] == n else x
-            source = batch.source if n == 1 else f"{batch.source}[{i}]"
-            notes.append(_note(source, one))
-    return Case(model, executor.run, input_name, tuple(kept), tuple(notes), preprocess)
+    if not kept:
+        raise DataError("no sample: there is nothing to look at")
+    return Case(LazyRun(lambda: model), notebook.input_name, tuple(kept), tuple(notebook.notes))
+
+
+class LazyRun:
+    """Runs a float model; loads it when it is first needed, which most data never does."""
+
+    def __init__(self, model: Callable[[], bytes]) -> None:
+        self._model = model
+        self._executor: OnnxRuntimeExecutor | None = None
+
+    def __call__(self, feed: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """The outputs by name."""
+        if self._executor is None:
+            self._executor = OnnxRuntimeExecutor(self._model(), 0, optimize=True)
+        return self._executor.run(feed)
 
 
 def _note(source: str, x: npt.NDArray[Any]) -> SampleNotes:
-    reals = x.astype(np.float64).reshape(-1)
-    ends = (float(reals.min()), float(reals.max())) if reals.size else (0.0, 0.0)
-    digest = sha256(np.ascontiguousarray(x).tobytes()).hexdigest()
-    mean, std = (float(reals.mean()), float(reals.std())) if reals.size else (0.0, 0.0)
+    ends = (float(x.min()), float(x.max())) if x.size else (0.0, 0.0)
+    digest = sha256(np.ascontiguousarray(x).data).hexdigest()
+    mean = float(x.mean(dtype=np.float64)) if x.size else 0.0
+    std = float(x.std(dtype=np.float64)) if x.size else 0.0
     return SampleNotes(source, digest, *ends, mean, std, _thumbnail(x))
 
 

@@ -1,170 +1,156 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong preprocessing, told by the model itself: with the right one it is surest of its answers.
 
-The model runs on the data as given and on the data with one thing changed: channels reversed, another scale, another
-mean and deviation. A classifier that is clearly surer with a change was trained on data with that change. What is
-compared is the entropy of its output, sample by sample, so that hard samples do not count against either side.
+The model runs on the data as given and on the data with one thing changed (changes.py). A model that is clearly surer
+with a change (surety.py) was trained on data with that change. Differences are taken sample by sample, so that hard
+samples do not count against either side, and are judged by their standard error. A few samples come first; only
+changes that look better on them are tried on the others.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from wia_quant.doctor import surety
 from wia_quant.doctor.base import Case, Symptom
+from wia_quant.doctor.changes import CHANGES, Change, Domain
 
 Array = npt.NDArray[Any]
 
-_IMAGENET_MEAN: Final = np.array([0.485, 0.456, 0.406], np.float32)
-_IMAGENET_STD: Final = np.array([0.229, 0.224, 0.225], np.float32)
-
-#: A change must lower the mean entropy by this many nats and by this share of it ...
-_LEAST_NATS: Final = 0.10
-_LEAST_SHARE: Final = 0.12
-#: ... and by so many standard errors of the paired differences.
-_LEAST_ERRORS: Final = 2.5
+#: Standard errors by which a change must be better: on average over the measures, and in each of them.
+_LEAST_MEAN: Final = 2.7
+_LEAST_EACH: Final = 1.2
+#: The same on the first few samples, to go on with a change.
+_FIRST_MEAN: Final = 1.0
+_FIRST: Final = 16
+#: Nats that the right data must tell apart: less, and the output is no scores of classes, but an embedding.
+_LEAST_INFORMATION: Final = 0.1
+#: Maps are sure of most of their pixels either way: a change must double what they tell, or halve their doubt.
+_MAP_RATIO: Final = 2.0
+_MAP_ERRORS: Final = 3.0
 #: Fewer samples than this decide nothing.
 _LEAST_SAMPLES: Final = 8
 
 
 def find(case: Case) -> Iterator[Symptom]:
-    """The change that makes the model surest, if it clearly does."""
-    axis = case.channel_axis()
-    as_given = _entropies(case, lambda x: x)
-    if axis is None or as_given is None or as_given.size < _LEAST_SAMPLES:
+    """The change that makes the model surest, if one clearly does."""
+    domain = case.domain()
+    if domain is None or case.kept_samples() < _LEAST_SAMPLES:
         return
-    best: tuple[float, str, str] | None = None
-    for name, (applies, change, remedy) in CHANGES.items():
-        x = np.concatenate([batch[case.input_name].reshape(-1) for batch in case.kept])
-        if not applies(x):
+    trial = _Trial(case, domain)
+    judge = trial.judge()
+    if judge is None:
+        return
+    best: tuple[float, str, Change] | None = None
+    for name, change in CHANGES.items():
+        if not change.applies(domain):
             continue
-        changed = _entropies(case, lambda x, c=change: c(x, axis))  # type: ignore[misc]
-        if changed is None:
-            continue
-        gain = as_given - changed
-        error = float(gain.std(ddof=1)) / math.sqrt(gain.size)
-        mean = float(gain.mean())
-        least = max(_LEAST_NATS, _LEAST_SHARE * float(as_given.mean()), _LEAST_ERRORS * error)
-        if mean > least and (best is None or mean > best[0]):
-            best = (mean, name, remedy)
+        evidence = judge(change)
+        if evidence > 0 and (best is None or evidence > best[0]):
+            best = (evidence, name, change)
     if best is not None:
-        gain_nats, name, remedy = best
-        before = float(as_given.mean())
-        message = f"the model is surer with {name}: entropy {before:.2f} -> {before - gain_nats:.2f} nats"
-        yield Symptom("confidence", message, remedy)
+        evidence, name, change = best
+        message = f"the model is surer of its answers with {name}: by {evidence:.1f} standard errors"
+        yield Symptom("confidence", message, change.remedy)
 
 
-def _entropies(case: Case, change: Callable[[Array], Array]) -> Array | None:
-    """Entropy of each row of the first output that looks like scores of classes [samples]; None without one."""
-    found = []
-    for batch in case.kept:
-        feed = dict(batch)
-        x = batch[case.input_name]
-        feed[case.input_name] = np.ascontiguousarray(change(x), dtype=x.dtype)
-        scores = next((y for y in case.run(feed).values() if _looks_like_scores(y)), None)
-        if scores is None:
+class _Trial:
+    """Runs the model on the kept batches, as given and changed, as far as is needed."""
+
+    def __init__(self, case: Case, domain: Domain) -> None:
+        self._case = case
+        self._domain = domain
+        self._given: list[Array] = []
+        self._output = ""
+
+    def judge(self) -> Callable[[Change], float] | None:
+        """By the kind of the model's output; None where no output says how sure it is."""
+        first = self._run(None, 0)
+        for name, y in first.items():
+            if surety.is_scores(y):
+                self._output = name
+                return self._scores
+        for name, y in first.items():
+            if surety.is_map(y):
+                self._output = name
+                return self._maps
+        return None
+
+    def _scores(self, change: Change) -> float:
+        """Mean of the measures' gains in standard errors; 0 where it is not enough."""
+        for n, least in ((self._enough(_FIRST), _FIRST_MEAN), (len(self._case.kept), _LEAST_MEAN)):
+            pair = self._pair(change, n)
+            if pair is None:
+                return 0.0
+            given, changed = surety.of_scores(pair[0]), surety.of_scores(pair[1])
+            if changed[0].mean() < _LEAST_INFORMATION:
+                return 0.0
+            errors = _errors(changed - given)
+            each = _LEAST_EACH if n == len(self._case.kept) else 0.0
+            if errors.mean() < least or errors.min() < each:
+                return 0.0
+        return float(errors.mean())
+
+    def _maps(self, change: Change) -> float:
+        """As many standard errors as the change is better by; 0 where it is not enough."""
+        return self._maps_of(change, self._enough(_FIRST // 2)) and self._maps_of(change, len(self._case.kept))
+
+    def _maps_of(self, change: Change, n: int) -> float:
+        pair = self._pair(change, n)
+        if pair is None:
+            return 0.0
+        given, changed = surety.of_maps(pair[0]), surety.of_maps(pair[1])
+        errors = _errors(changed - given)
+        told, told_before = changed[0].mean(), given[0].mean()
+        doubt, doubt_before = -changed[1].mean(), -given[1].mean()
+        least = _MAP_ERRORS if n == len(self._case.kept) else _FIRST_MEAN
+        more = errors[0] >= least and told >= _MAP_RATIO * told_before
+        surer = errors[1] >= least and doubt_before >= _MAP_RATIO * doubt and told_before <= _MAP_RATIO * told
+        return float(errors[0] if more else errors[1] if surer else 0.0)
+
+    def _enough(self, samples: int) -> int:
+        """Batches that hold so many samples."""
+        n = 0
+        for i, batch in enumerate(self._case.kept):
+            n += batch[self._case.input_name].shape[0]
+            if n >= samples:
+                return i + 1
+        return len(self._case.kept)
+
+    def _pair(self, change: Change, n: int) -> tuple[list[Array], list[Array]] | None:
+        """Outputs of the first ``n`` batches, as given and changed; None where the change does not touch most."""
+        given, changed = [], []
+        for i in range(n):
+            y = self._run(change, i)
+            if y:
+                given.append(self._as_given(i))
+                changed.append(y[self._output])
+        if 2 * len(given) < n or sum(y.shape[0] for y in given) < _LEAST_SAMPLES:
             return None
-        found.append(_entropy_of_rows(scores))
-    return np.concatenate(found) if found else None
+        return given, changed
+
+    def _as_given(self, i: int) -> Array:
+        while len(self._given) <= i:
+            self._given.append(self._run(None, len(self._given))[self._output])
+        return self._given[i]
+
+    def _run(self, change: Change | None, i: int) -> dict[str, Array]:
+        feed = dict(self._case.kept[i])
+        x = feed[self._case.input_name]
+        if change is not None:
+            made = change.make(x, self._domain)
+            if made is None:
+                return {}
+            feed[self._case.input_name] = np.ascontiguousarray(made, dtype=x.dtype)
+        return self._case.run(feed)
 
 
-def _looks_like_scores(y: Array) -> bool:
-    return y.ndim in (2, 3) and y.shape[-1] >= 3 and bool(np.issubdtype(y.dtype, np.floating))
-
-
-def _entropy_of_rows(y: Array) -> Array:
-    """One number a sample: a sequence [n, steps, classes] counts by its mean over steps."""
-    rows = y.astype(np.float64)
-    if not ((rows >= 0).all() and np.allclose(rows.sum(-1), 1, atol=1e-3)):
-        rows = rows - rows.max(axis=-1, keepdims=True)
-        rows = np.exp(rows) / np.exp(rows).sum(axis=-1, keepdims=True)
-    entropy = -(rows * np.log(np.maximum(rows, 1e-30))).sum(axis=-1)
-    return np.asarray(entropy.reshape(entropy.shape[0], -1).mean(axis=1))
-
-
-def _by_channel(v: Array, axis: int) -> Array:
-    shape = [1, 1, 1, 1]
-    shape[axis] = 3
-    return v.reshape(shape)
-
-
-def _is_pixels(x: Array) -> bool:
-    """0 to 255."""
-    return bool(x.min() >= 0 and x.max() > 8)
-
-
-def _is_unit(x: Array) -> bool:
-    """0 to 1."""
-    return bool(x.min() >= 0 and x.max() <= 1.01)
-
-
-def _is_centred(x: Array) -> bool:
-    """Negative and positive, as after a mean and a deviation."""
-    return bool(x.min() < 0 and x.max() <= 8)
-
-
-#: What may be wrong -> (for which data it is tried, the change, what to do).
-CHANGES: Final[Mapping[str, tuple[Callable[[Array], bool], Callable[[Array, int], Array], str]]] = MappingProxyType(
-    {
-        "the channels in the other order": (
-            lambda x: True,
-            lambda x, axis: np.flip(x, axis),
-            'swap the colour order: "color": "bgr" for "rgb", or the other way',
-        ),
-        "pixels divided by 255": (
-            _is_pixels,
-            lambda x, axis: x / 255,
-            'the model wants 0 to 1: use the preset zero_one, or "scale": 1/255',
-        ),
-        "pixels brought to -1..1": (
-            _is_pixels,
-            lambda x, axis: x / 127.5 - 1,
-            "the model wants -1 to 1: use the preset tf",
-        ),
-        "ImageNet's mean and deviation of pixels": (
-            _is_pixels,
-            lambda x, axis: (x / 255 - _by_channel(_IMAGENET_MEAN, axis)) / _by_channel(_IMAGENET_STD, axis),
-            "use the preset imagenet",
-        ),
-        "values brought to -1..1": (
-            _is_unit,
-            lambda x, axis: x * 2 - 1,
-            "the model wants -1 to 1: use the preset tf",
-        ),
-        "ImageNet's mean and deviation": (
-            _is_unit,
-            lambda x, axis: (x - _by_channel(_IMAGENET_MEAN, axis)) / _by_channel(_IMAGENET_STD, axis),
-            "use the preset imagenet",
-        ),
-        "values of 0 to 255": (
-            _is_unit,
-            lambda x, axis: x * 255,
-            "the model wants pixels of 0 to 255: use the preset raw",
-        ),
-        "ImageNet's mean and deviation taken back": (
-            _is_centred,
-            lambda x, axis: x * _by_channel(_IMAGENET_STD, axis) + _by_channel(_IMAGENET_MEAN, axis),
-            "the model wants 0 to 1 without a mean: use the preset zero_one",
-        ),
-        "ImageNet's mean and deviation in place of -1..1": (
-            _is_centred,
-            lambda x, axis: ((x + 1) / 2 - _by_channel(_IMAGENET_MEAN, axis)) / _by_channel(_IMAGENET_STD, axis),
-            "use the preset imagenet",
-        ),
-        "-1..1 in place of ImageNet's mean and deviation": (
-            _is_centred,
-            lambda x, axis: (x * _by_channel(_IMAGENET_STD, axis) + _by_channel(_IMAGENET_MEAN, axis)) * 2 - 1,
-            "use the preset tf",
-        ),
-        "values of 0 to 255 in place of -1..1": (
-            _is_centred,
-            lambda x, axis: (x + 1) * 127.5,
-            "the model wants pixels of 0 to 255: use the preset raw",
-        ),
-    }
-)
+def _errors(gains: Array) -> Array:
+    """Means of [measures, samples] in their standard errors."""
+    error = gains.std(axis=1, ddof=1) / math.sqrt(gains.shape[1])
+    return np.asarray(gains.mean(axis=1) / np.maximum(error, 1e-12))

@@ -13,11 +13,12 @@ from wia_quant.executors.base import Arrays
 
 
 class OnnxRuntimeExecutor:
-    """Optimizations are off: fused integer kernels of onnxruntime saturate on some CPUs."""
+    """Optimizations are off by default: fused integer kernels of onnxruntime saturate on some CPUs."""
 
-    def __init__(self, model: bytes, threads: int) -> None:
+    def __init__(self, model: bytes, threads: int, *, optimize: bool = False) -> None:
         options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if not optimize:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         self._threads = threads
