@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -15,10 +15,14 @@ MAX_BATCHES: Final = 64
 
 
 class Kept:
-    """A dataset that remembers its first batches, also when it can be read only once."""
+    """A dataset that remembers its first batches, also when it can be read only once.
 
-    def __init__(self, dataset: Dataset) -> None:
+    ``see`` is shown every batch as it goes by.
+    """
+
+    def __init__(self, dataset: Dataset, see: Callable[[Batch], None] = lambda batch: None) -> None:
         self._dataset = dataset
+        self._see = see
         self._first: list[Batch] = []
         self._full = False
 
@@ -40,6 +44,7 @@ class Kept:
                 # Copied: a source may fill the same array again for its next batch.
                 arrays = {name: array.copy() for name, array in batch.items()}
                 self._first.append(Batch(arrays, batch.source, batch.n_samples))
+            self._see(batch)
             yield batch
 
     def batches(self) -> list[Batch]:

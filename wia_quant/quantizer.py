@@ -17,6 +17,7 @@ from wia_quant.algorithms import ALGORITHMS, Draft
 from wia_quant.calibration import calibrate
 from wia_quant.calibrators import CALIBRATORS
 from wia_quant.data import open_data
+from wia_quant.doctor import Case, LazyRun, Notebook, Symptom, diagnose
 from wia_quant.errors import UsageError
 from wia_quant.exporters.base import verify
 from wia_quant.exporters.onnx_ptq import export
@@ -39,6 +40,8 @@ Progress = Callable[[int, int | None, str], None]
 MODEL_SUFFIX: Final = ".onnx"
 WIA_SUFFIX: Final = ".wia"
 TABLE_SUFFIX: Final = ".calib.json"
+#: Kept batches that the doctor may run the model on.
+EXAMINED: Final = 48
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,14 @@ class QuantizedModel:
         plan: the decision for every node.
         table: the ranges it rests on.
         notes: what else a user should know, one sentence each.
+        symptoms: what is suspicious about the data (doctor); empty when nothing is.
     """
 
     model: onnx.ModelProto
     plan: Plan
     table: CalibrationTable
     notes: tuple[str, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model and, beside it, its calibration table (``model.wia.onnx``: ``model.calib.json``).
@@ -92,6 +97,7 @@ def quantize(
     workers: int = 1,
     synthetic: bool = False,
     strict: bool = False,
+    examine: bool = True,
     progress: Progress | None = None,
     checkpoint: Callable[[CalibrationTable], None] | None = None,
 ) -> QuantizedModel:
@@ -112,6 +118,7 @@ def quantize(
         workers: processes that observe.
         synthetic: random data; the ranges mean nothing for accuracy.
         strict: an unreadable picture is an error.
+        examine: look for wrong preprocessing and the like in passing; see ``symptoms`` of the result.
         progress: called as ``progress(done, total, what)``.
         checkpoint: called now and then with the unfinished table, so that a crash does not lose it.
 
@@ -129,6 +136,7 @@ def quantize(
     plan = decide(prepared.model, scheme, prepared.excluded, device)
     found = _given_table(table, prepared.sha256)
     kept: Kept | None = None
+    symptoms: tuple[Symptom, ...] = ()
     if found is None or not found.complete or data is not None:
         dataset = open_data(
             data,
@@ -139,7 +147,8 @@ def quantize(
             strict=strict,
             synthetic=synthetic,
         )
-        kept = Kept(dataset)
+        notebook = Notebook()
+        kept = Kept(dataset, notebook.add)
     if kept is not None and (found is None or not found.complete):
         found = calibrate(
             prepared.model.to_proto(),
@@ -152,6 +161,8 @@ def quantize(
             workers=workers,
             progress=progress,
         )
+        if examine and not synthetic:
+            symptoms = _examined(prepared, kept, notebook)
     assert found is not None  # data without a table is an error of open_data
     choices: dict[str, Any] = {
         "calibrator": found.calibrator,
@@ -185,7 +196,14 @@ def quantize(
     notes = written.notes
     if kept is None:
         notes += ("the table was used without data: weights and biases were not corrected on data; give the data too",)
-    return QuantizedModel(written.model, plan, found.with_ranges(draft.ranges), notes)
+    return QuantizedModel(written.model, plan, found.with_ranges(draft.ranges), notes, symptoms)
+
+
+def _examined(prepared: Prepared, kept: Kept, notebook: Notebook) -> tuple[Symptom, ...]:
+    """What the doctor says: notes of all samples, taken as they went by, and runs on the kept ones."""
+    batches = tuple(dict(batch) for batch in kept.batches()[:EXAMINED])
+    run = LazyRun(lambda: prepared.model.to_proto().SerializeToString())
+    return tuple(diagnose(Case(run, notebook.input_name, batches, tuple(notebook.notes))))
 
 
 def _extremes(table: CalibrationTable) -> dict[str, Range]:

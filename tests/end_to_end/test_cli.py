@@ -193,3 +193,10 @@ def test_people_get_a_table_on_stdout(cli: Cli, quantized: Path, arguments: tupl
 def test_the_version_is_printed(cli: Cli) -> None:
     done = cli("--version")
     assert (done.code, done.out.split()[0]) == (0, "wia-quant")
+
+
+def test_calibrate_warns_of_data_that_cannot_be_right(cli: Cli, folder: Path) -> None:
+    done = cli(*DEFAULT)
+    assert "warning: only 6 samples; give a few hundred" in done.err
+    done = cli(*DEFAULT, "--force", "--json")
+    assert [s["check"] for s in json.loads(done.out)["symptoms"]] == ["amount"]

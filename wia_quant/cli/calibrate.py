@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -179,6 +180,7 @@ def _show(result: QuantizedModel, model: Path, out: Path, *, json: bool) -> None
                 "size_after": after,
                 "data": data,
                 "notes": notes,
+                "symptoms": [asdict(s) for s in result.symptoms],
                 "decisions": decisions,
             }
         )
@@ -190,6 +192,8 @@ def _show(result: QuantizedModel, model: Path, out: Path, *, json: bool) -> None
     output.show_table("What was done", ("operator", "nodes", "as", "why"), rows)
     output.show_line(f"data: {data.get('used', 0)} samples of {data.get('source', 'a table')}, {data.get('kind', '')}")
     output.say_data({**data, "notes": notes})
+    for s in result.symptoms:
+        output.say(f"{'warning' if s.sure else 'look'}: {s.message}; {s.remedy}")
     output.show_line(f"{out}  {after / 1e6:.2f} MB, {after / before:.2f} of {model.name}")
     output.show_line(f"{table}  ranges of {len(result.table.tensors)} tensors")
     output.show_line(f"next: wia-quant run {out} --data {data.get('source', 'PATH')}")

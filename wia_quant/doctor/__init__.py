@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 from wia_quant.data import Batch
 from wia_quant.doctor import amount, confidence, halves, layout, values, wrapped
-from wia_quant.doctor.base import Case, Check, Notebook, Symptom, open_case
+from wia_quant.doctor.base import Case, Check, LazyRun, Notebook, Symptom, open_case
 
-__all__ = ["CHECKS", "Case", "Notebook", "Symptom", "diagnose", "examine"]
+__all__ = ["CHECKS", "Case", "LazyRun", "Notebook", "Symptom", "diagnose", "examine"]
 
 CHECKS: Mapping[str, Check] = MappingProxyType(
     {

@@ -22,6 +22,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 N_KEPT: Final = 128
 #: ... as long as they fit in this many bytes.
 KEPT_BYTES: Final = 64 * 2**20
+#: Values of a sample that its mean and deviation are taken of.
+_LOOKED_AT: Final = 20_000
 #: Side of the thumbnail that near duplicates are told by.
 _THUMBNAIL: Final = 8
 
@@ -162,19 +164,22 @@ class LazyRun:
 
 
 def _note(source: str, x: npt.NDArray[Any]) -> SampleNotes:
-    ends = (float(x.min()), float(x.max())) if x.size else (0.0, 0.0)
+    if not x.size:
+        return SampleNotes(source, "", 0.0, 0.0, 0.0, 0.0, _thumbnail(x))
     digest = sha256(np.ascontiguousarray(x).data).hexdigest()
-    mean = float(x.mean(dtype=np.float64)) if x.size else 0.0
-    std = float(x.std(dtype=np.float64)) if x.size else 0.0
-    return SampleNotes(source, digest, *ends, mean, std, _thumbnail(x))
+    some = x.reshape(-1)[:: max(1, x.size // _LOOKED_AT)]
+    mean, std = float(some.mean(dtype=np.float64)), float(some.std(dtype=np.float64))
+    return SampleNotes(source, digest, float(x.min()), float(x.max()), mean, std, _thumbnail(x))
 
 
 def _thumbnail(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     if x.ndim != 3:
         return np.zeros(0, np.float32)
-    grey = x.astype(np.float32).mean(axis=0 if x.shape[0] in (1, 3) else 2)
-    if min(grey.shape) < _THUMBNAIL:
+    planes = x if x.shape[0] in (1, 3) else x.transpose(2, 0, 1)
+    height, width = (side // _THUMBNAIL for side in planes.shape[1:])
+    if min(height, width) < 1:
         return np.zeros(0, np.float32)
-    rows = np.array_split(grey, _THUMBNAIL, axis=0)
-    small = np.array([[block.mean() for block in np.array_split(row, _THUMBNAIL, axis=1)] for row in rows])
+    whole = planes[:, : height * _THUMBNAIL, : width * _THUMBNAIL]
+    blocks = whole.reshape(-1, _THUMBNAIL, height, _THUMBNAIL, width)
+    small = blocks.mean(axis=(0, 2, 4), dtype=np.float32)
     return np.asarray(small - small.mean(), np.float32).reshape(-1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,12 +23,30 @@ from wia_quant.doctor.changes import CHANGES, Change, Domain
 
 Array = npt.NDArray[Any]
 
-#: Standard errors by which a change must be better: on average over the measures, and in each of them.
-_LEAST_MEAN: Final = 2.7
-_LEAST_EACH: Final = 1.2
-#: The same on the first few samples, to go on with a change.
-_FIRST_MEAN: Final = 1.0
+
+@dataclass(frozen=True)
+class _Least:
+    """Standard errors by which a change must be better.
+
+    Attributes:
+        mean: on average over the measures.
+        each: in each of them.
+        alone: in information alone, where the change makes values smaller.
+    """
+
+    mean: float
+    each: float
+    alone: float
+
+
+_LEAST: Final = _Least(2.7, 1.2, 4.0)
+#: On the first few samples, to go on with a change.
+_FIRST_LEAST: Final = _Least(1.0, 0.0, 1.0)
 _FIRST: Final = 16
+#: A gain smaller than this share in every measure is rounding, however sure it is.
+_LEAST_SHARE: Final = 0.002
+#: Information that alone speaks for a change, over that of the data as given.
+_MORE: Final = 1.2
 #: Nats that the right data must tell apart: less, and the output is no scores of classes, but an embedding.
 _LEAST_INFORMATION: Final = 0.1
 #: Maps are sure of most of their pixels either way: a change must double what they tell, or halve their doubt.
@@ -83,18 +102,33 @@ class _Trial:
 
     def _scores(self, change: Change) -> float:
         """Mean of the measures' gains in standard errors; 0 where it is not enough."""
-        for n, least in ((self._enough(_FIRST), _FIRST_MEAN), (len(self._case.kept), _LEAST_MEAN)):
-            pair = self._pair(change, n)
-            if pair is None:
-                return 0.0
-            given, changed = surety.of_scores(pair[0]), surety.of_scores(pair[1])
-            if changed[0].mean() < _LEAST_INFORMATION:
-                return 0.0
-            errors = _errors(changed - given)
-            each = _LEAST_EACH if n == len(self._case.kept) else 0.0
-            if errors.mean() < least or errors.min() < each:
-                return 0.0
-        return float(errors.mean())
+        n = self._enough(_FIRST)
+        if self._gain(change, n, _FIRST_LEAST) == 0:
+            return 0.0
+        return self._gain(change, len(self._case.kept), _LEAST)
+
+    def _gain(self, change: Change, n: int, least: _Least) -> float:
+        pair = self._pair(change, n)
+        if pair is None or surety.are_saturated(pair[1]):
+            return 0.0
+        given, changed = surety.of_scores(pair[0]), surety.of_scores(pair[1])
+        told_before, told = given[0].mean(), changed[0].mean()
+        if told < _LEAST_INFORMATION:
+            return 0.0
+        errors = _errors(changed - given)
+        if (changed.mean(axis=1) < (1 + _LEAST_SHARE) * given.mean(axis=1)).all():
+            return 0.0
+        if errors.mean() >= least.mean and errors.min() >= least.each:
+            return float(errors.mean())
+        # Larger values make larger logits, which only look surer. A change that makes values smaller has no such help.
+        if self._shrinks(change) and errors[0] >= least.alone and told >= _MORE * told_before:
+            return float(errors[0])
+        return 0.0
+
+    def _shrinks(self, change: Change) -> bool:
+        x = self._case.kept[0][self._case.input_name]
+        made = change.make(x, self._domain)
+        return made is not None and float(made.std()) < float(x.std()) / 2
 
     def _maps(self, change: Change) -> float:
         """As many standard errors as the change is better by; 0 where it is not enough."""
@@ -108,7 +142,7 @@ class _Trial:
         errors = _errors(changed - given)
         told, told_before = changed[0].mean(), given[0].mean()
         doubt, doubt_before = -changed[1].mean(), -given[1].mean()
-        least = _MAP_ERRORS if n == len(self._case.kept) else _FIRST_MEAN
+        least = _MAP_ERRORS if n == len(self._case.kept) else _FIRST_LEAST.mean
         more = errors[0] >= least and told >= _MAP_RATIO * told_before
         surer = errors[1] >= least and doubt_before >= _MAP_RATIO * doubt and told_before <= _MAP_RATIO * told
         return float(errors[0] if more else errors[1] if surer else 0.0)

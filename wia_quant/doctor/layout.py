@@ -27,8 +27,8 @@ def find(case: Case) -> Iterator[Symptom]:
         h, w = (shape[2], shape[3]) if axis == 1 else (shape[1], shape[2])
         given = x if axis == 1 else x.transpose(0, 3, 1, 2)
         read = x.reshape(n, h, w, 3).transpose(0, 3, 1, 2) if axis == 1 else x.reshape(n, 3, h, w)
-        as_given.append(roughness(given))
-        other.append(roughness(read))
+        as_given.append(_roughness(given))
+        other.append(_roughness(read))
     given_mean, other_mean = float(np.mean(as_given)), float(np.mean(other))
     if given_mean > _SMOOTHER * other_mean:
         names = ("NCHW", "NHWC") if axis == 1 else ("NHWC", "NCHW")
@@ -38,7 +38,7 @@ def find(case: Case) -> Iterator[Symptom]:
         yield Symptom("layout", message, "transpose the array instead of reshaping it")
 
 
-def roughness(x: npt.NDArray[np.float32]) -> float:
+def _roughness(x: npt.NDArray[np.float32]) -> float:
     """Mean difference of horizontal neighbours over the mean distance from the mean."""
     spread = float(np.abs(x - x.mean()).mean())
     return float(np.abs(np.diff(x, axis=3)).mean()) / spread if spread else 0.0

@@ -21,7 +21,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-_LEAST: Final = 1e-12
+_LEAST: Final = 1e-37
+#: Probabilities below this came out of a softmax that had no room left.
+_NONE: Final = 1e-30
 _LEAST_OF_MAP: Final = 1e-6
 
 
@@ -37,18 +39,25 @@ def is_map(y: Array) -> bool:
 
 def of_scores(outputs: Sequence[Array]) -> Array:
     """Information, peak and tail, [3, samples], of batches of scores; steps of a sequence count by their mean."""
-    probabilities = [_probabilities(y.astype(np.float64)) for y in outputs]
-    mean = np.mean([p.reshape(-1, p.shape[-1]).mean(axis=0) for p in probabilities], axis=0)
+    scores = [y.astype(np.float64) for y in outputs]
+    logits = [np.log(np.maximum(y, _LEAST)) if _are_probabilities(y) else y for y in scores]
+    logs = [y - y.max(axis=-1, keepdims=True) for y in logits]
+    logs = [y - np.log(np.exp(y).sum(axis=-1, keepdims=True)) for y in logs]
+    mean = np.mean([np.exp(y).reshape(-1, y.shape[-1]).mean(axis=0) for y in logs], axis=0)
     found = []
-    for p in probabilities:
-        logits = np.log(p)
-        information = (p * (logits - np.log(mean))).sum(-1)
-        centred = logits - logits.mean(-1, keepdims=True)
+    for y, log in zip(logits, logs, strict=True):
+        information = (np.exp(log) * (log - np.log(np.maximum(mean, _LEAST)))).sum(-1)
+        centred = y - y.mean(-1, keepdims=True)
         deviation = np.maximum(centred.std(-1), _LEAST)
         peak = centred.max(-1) / deviation
         tail = np.mean((centred / deviation[..., None]) ** 4, axis=-1)
         found.append([v.reshape(v.shape[0], -1).mean(axis=1) for v in (information, peak, tail)])
     return np.concatenate([np.stack(f) for f in found], axis=1)
+
+
+def are_saturated(outputs: Sequence[Array]) -> bool:
+    """Whether most probabilities are 0: a softmax of logits that are far too large, whose peak means nothing."""
+    return all(_are_probabilities(y) and float(np.mean(y < _NONE)) > 1 / 2 for y in outputs)
 
 
 def of_maps(outputs: Sequence[Array]) -> Array:
@@ -60,8 +69,5 @@ def of_maps(outputs: Sequence[Array]) -> Array:
     return np.stack([np.concatenate([v.mean(axis=1) for v in kind]) for kind in (information, certain)])
 
 
-def _probabilities(y: Array) -> Array:
-    if not ((y >= 0).all() and np.allclose(y.sum(-1), 1, atol=1e-3)):
-        y = np.exp(y - y.max(axis=-1, keepdims=True))
-        y = y / y.sum(axis=-1, keepdims=True)
-    return np.maximum(y, _LEAST)
+def _are_probabilities(y: Array) -> bool:
+    return bool((y >= 0).all()) and bool(np.allclose(y.sum(-1), 1, atol=1e-3))
