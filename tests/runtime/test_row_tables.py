@@ -161,3 +161,17 @@ def test_a_one_hot_that_is_read_twice_gives_both_their_values() -> None:
         Session(data).run(None, b.feeds), Session(data, optimize=False).run(None, b.feeds), strict=True
     ):
         np.testing.assert_array_equal(fused, plain)
+
+
+def test_one_hot_rows_that_would_make_large_tables_are_left_alone() -> None:
+    b = Indexed()
+    n = 2000
+    x = b.integers((1, 5, 1), 0, np.int32)
+    hot = b.node("Cast", [b.node("Equal", [x, b.constant(np.arange(n), np.int32)])], to=TensorProto.FLOAT)
+    one = b.node("MatMul", [hot, b.constant(np.ones((n, 1)))])
+    b.output(b.node("MatMul", [one, b.constant(np.ones((1, 100_000)))]))  # a table of 2,001 x 100,000
+    nodes = ops(b.model())
+    assert "RowTable" in nodes
+    assert nodes.count("MatMul") == 1
+    fused, plain = both(b)
+    np.testing.assert_array_equal(fused, plain)

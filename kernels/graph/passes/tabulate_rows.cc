@@ -23,7 +23,8 @@ namespace wia {
 namespace {
 
 constexpr int64_t kMostClasses = 4096;
-constexpr int64_t kMostElements = 4 << 20;  // of one table
+constexpr int64_t kMostElements = 4 << 20;         // of one table
+constexpr int64_t kMostInAll = 4 * kMostElements;  // of all tables of a graph, so of the work
 
 // What c(x) is, and the shape of what has a row for each x.
 struct Classes {
@@ -90,13 +91,14 @@ class Tabulator {
       const int rank = t.shape.rank(), x_rank = value.has_shape ? value.shape.rank() : 0;
       if (rank < 1 || rank > x_rank || value.shape[x_rank - 1] != 1) continue;
       const int64_t n = t.shape[rank - 1];
-      if (n < 2 || n > kMostClasses || t.numel() != n || t.dtype != value.dtype) continue;
+      if (n < 2 || n > kMostClasses || t.numel() != n || t.dtype != value.dtype || !t.data)
+        continue;
       const auto at = [&](int64_t j) {
         return t.dtype == DType::kInt32 ? int64_t{t.as<int32_t>()[j]} : t.as<int64_t>()[j];
       };
       bool counts = at(0) >= INT32_MIN && at(0) <= INT32_MAX;
       for (int64_t j = 1; j < n && counts; ++j) counts = at(j) == at(0) + j;
-      if (!counts) continue;
+      if (!counts || !afford((n + 1) * n)) continue;
       Tensor table = Tensor::allocate(DType::kBool, {n + 1, n});
       std::fill_n(table.as<uint8_t>(), table.n_bytes(), uint8_t{0});
       for (int64_t j = 0; j < n; ++j) table.as<uint8_t>()[j * n + j] = 1;
@@ -116,7 +118,7 @@ class Tabulator {
     if (!depth || depth->size() != 1 || !x.has_shape || x.shape.rank() >= Shape::kMaxRank)
       return false;
     const int64_t n = (*depth)[0];
-    if (n < 2 || n > kMostClasses) return false;
+    if (n < 2 || n > kMostClasses || !afford((n + 1) * n)) return false;
     Tensor classes = Tensor::allocate(DType::kInt64, {n + 1});
     for (int64_t j = 0; j <= n; ++j) classes.as<int64_t>()[j] = j;
     std::vector<Tensor> made =
@@ -169,17 +171,27 @@ class Tabulator {
         return;
       }
     }
-    if (product && inputs[1].numel() > kMostElements) return;
+    int64_t width = 1;
+    for (const Tensor& input : inputs)
+      if (input.shape.rank() > 0) width = std::max(width, input.shape[input.shape.rank() - 1]);
+    if (product) width = inputs[1].numel() / std::max<int64_t>(1, inputs[0].shape[1]);
+    if (width > kMostElements || !afford((classes.n + 1) * width)) return;
     std::vector<Tensor> made = context_.evaluate(node, inputs);
-    if (made.size() != 1 || made[0].shape.rank() != 2 || made[0].shape[0] != classes.n + 1 ||
-        made[0].numel() > kMostElements)
-      return;
+    if (made.size() != 1 || made[0].shape.rank() != 2 || made[0].shape[0] != classes.n + 1) return;
     rows_[node.outputs[0]] = {classes, std::move(made[0]), has_product};
+  }
+
+  // Takes so many elements from what all tables may have; false when one or all have too many.
+  bool afford(int64_t elements) {
+    if (elements > kMostElements || elements > left_) return false;
+    left_ -= elements;
+    return true;
   }
 
   Graph& graph_;
   const PassContext& context_;
   std::map<ValueId, Rows> rows_;
+  int64_t left_ = kMostInAll;
 };
 
 }  // namespace
