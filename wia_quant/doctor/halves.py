@@ -19,7 +19,7 @@ _LEAST: Final = 16
 
 
 def find(case: Case) -> Iterator[Symptom]:
-    """First half against second half, and even against odd places, of the samples' ranges and means."""
+    """First half against second half of the samples' ranges and means."""
     n = len(case.notes)
     if n < 2 * _LEAST:
         return
