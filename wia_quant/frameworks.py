@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ import onnx
 MODEL_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "torch.nn.modules.module.Module": "wia_quant.torch.source",
+        "keras.src.models.model.Model": "wia_quant.keras.source",
+        "tf_keras.src.engine.training.Model": "wia_quant.keras.source",
     }
 )
 
@@ -25,8 +28,16 @@ MODEL_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
 SOURCES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "torch": "wia_quant.torch.source",
+        "keras": "wia_quant.keras.source",
+        "saved-model": "wia_quant.keras.source",
     }
 )
+
+#: Ending of a file's name -> the name in SOURCES of what reads it.
+FILES: Final[Mapping[str, str]] = MappingProxyType({".keras": "keras", ".h5": "keras", ".hdf5": "keras"})
+
+#: The file that makes a folder a SavedModel.
+SAVED_MODEL: Final = "saved_model.pb"
 
 
 def is_framework_model(model: object) -> bool:
@@ -40,6 +51,15 @@ def model_to_onnx(model: object, data: object) -> onnx.ModelProto:
     assert reader is not None
     found: onnx.ModelProto = import_module(reader).model_to_onnx(model, data)
     return found
+
+
+def source_of_file(path: object) -> str | None:
+    """The name in SOURCES of what reads this file or folder; None for ONNX, and for what is no path."""
+    if not isinstance(path, str | Path):
+        return None
+    if (Path(path) / SAVED_MODEL).is_file():
+        return "saved-model"
+    return FILES.get(Path(path).suffix.lower())
 
 
 def read_to_onnx(source: str, what: str, shapes: Sequence[str]) -> onnx.ModelProto:

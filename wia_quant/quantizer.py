@@ -22,7 +22,7 @@ from wia_quant.errors import UsageError
 from wia_quant.exporters.base import verify
 from wia_quant.exporters.onnx_ptq import export
 from wia_quant.files import check_writable, replacing
-from wia_quant.frameworks import is_framework_model, model_to_onnx
+from wia_quant.frameworks import is_framework_model, model_to_onnx, read_to_onnx, source_of_file
 from wia_quant.graph import save as save_proto
 from wia_quant.grids import Rounded, Scales, WeightKey, choose_grids
 from wia_quant.keep import Kept
@@ -104,7 +104,8 @@ def quantize(
     """Quantize a float model after training, with ranges taken from data.
 
     Args:
-        model: a path, the bytes of a file, a ModelProto, or a model of a framework (a torch module); never changed.
+        model: a path, the bytes of a file, a ModelProto, or a framework's model (a torch module, a Keras
+            model or its file); never changed.
         data: what ``open_data`` takes: a folder of pictures, .npy/.npz, an iterable of feeds ... None with a
             complete ``table``, or with ``synthetic``.
         calibrator: a name of ``CALIBRATORS``.
@@ -131,7 +132,7 @@ def quantize(
     if workers < 1:
         raise UsageError(f"workers is {workers}; at least 1 is needed")
     device, rules = load_target(target), tuple(exclude)
-    source = model_to_onnx(model, data) if is_framework_model(model) else cast(Source, model)
+    source = _source(model, data)
     prepared = prepare(source, opset=scheme_named(scheme).opset, exclude=rules)
     plan = decide(prepared.model, scheme, prepared.excluded, device)
     found = _given_table(table, prepared.sha256)
@@ -204,6 +205,14 @@ def _examined(prepared: Prepared, kept: Kept, notebook: Notebook) -> tuple[Sympt
     batches = tuple(dict(batch) for batch in kept.batches()[:EXAMINED])
     run = LazyRun(lambda: prepared.model.to_proto().SerializeToString())
     return tuple(diagnose(Case(run, notebook.input_name, batches, tuple(notebook.notes))))
+
+
+def _source(model: object, data: object) -> Source:
+    """What a framework holds or wrote, as ONNX; anything else as it is."""
+    if is_framework_model(model):
+        return model_to_onnx(model, data)
+    file = source_of_file(model)
+    return cast(Source, model) if file is None else read_to_onnx(file, str(model), ())
 
 
 def _extremes(table: CalibrationTable) -> dict[str, Range]:

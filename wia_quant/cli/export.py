@@ -11,7 +11,7 @@ import typer
 from wia_quant.cli import options, output
 from wia_quant.errors import UsageError
 from wia_quant.files import check_writable, replacing
-from wia_quant.frameworks import SOURCES, read_to_onnx
+from wia_quant.frameworks import FILES, SOURCES, read_to_onnx, source_of_file
 from wia_quant.graph import save
 from wia_quant.inputs import as_model_inputs
 from wia_quant.qdq import QUANTIZE
@@ -22,6 +22,10 @@ QUANTIZED_SUFFIX: Final = ".wia.onnx"
 
 
 def export(
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="A .keras or .h5 file, or a SavedModel folder.", show_default=False),
+    ] = None,
     torch: Annotated[
         str | None,
         typer.Option(
@@ -31,6 +35,10 @@ def export(
             "may return (model, example inputs).",
             show_default=False,
         ),
+    ] = None,
+    saved_model: Annotated[
+        Path | None,
+        typer.Option("--saved-model", metavar="DIR", help="A SavedModel folder of TensorFlow.", show_default=False),
     ] = None,
     shape: Annotated[
         list[str] | None,
@@ -55,18 +63,23 @@ def export(
     json: options.Json = False,
 ) -> None:
     """Write a model of a training framework as ONNX: float for `calibrate`, or as it was trained quantized."""
-    given = {name: what for name, what in {"torch": torch}.items() if what is not None}
+    named = {"torch": torch, "saved-model": saved_model, "file": model}
+    given = {name: str(what) for name, what in named.items() if what is not None}
     if len(given) != 1:
-        raise UsageError(f"name one source: {', '.join(f'--{name}' for name in SOURCES)}")
+        raise UsageError("name one source: a file, --torch MODULE:FACTORY or --saved-model DIR")
     ((source, what),) = given.items()
+    if source == "file":
+        source = source_of_file(what) or ""
+    if source not in SOURCES:
+        raise UsageError(f"{what}: {', '.join(FILES)} files and SavedModel folders can be exported")
     if out is not None:
         check_writable([out], force=force)
-    model = read_to_onnx(source, what, shape or ())
-    quantized = any(node.op_type == QUANTIZE for node in model.graph.node)
+    proto = read_to_onnx(source, what, shape or ())
+    quantized = any(node.op_type == QUANTIZE for node in proto.graph.node)
     path = out or Path(_stem(what) + (QUANTIZED_SUFFIX if quantized else FLOAT_SUFFIX))
     with replacing(path, force=force) as temporary:
-        save(model, temporary, name=path.name)
-    inputs = [f"{i.name} {i.shape_text} {i.dtype}" for i in as_model_inputs(model)]
+        save(proto, temporary, name=path.name)
+    inputs = [f"{i.name} {i.shape_text} {i.dtype}" for i in as_model_inputs(proto)]
     if json:
         output.show_json(
             {"model": str(path), "source": what, "quantized": quantized, "inputs": inputs, "size": path.stat().st_size}

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions, Dense and Embedding: the weight in ONNX' order, with its BatchNorm and its grid in it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wia_quant.affine import INT8_NARROW, QParams, quantize
+from wia_quant.errors import ExportError
+from wia_quant.keras.emit.builder import Array, Builder, Tensor, channels_first
+from wia_quant.keras.steps import Step
+
+Floats = npt.NDArray[np.float64]
+
+
+def array(variable: Any) -> Array:
+    """The values of a variable of either framework."""
+    if hasattr(variable, "numpy"):
+        found: Array = np.asarray(variable.numpy())
+        return found
+    return np.asarray(variable)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What a BatchNorm makes of a product's result: ``y * gain + shift``, one of each a channel."""
+
+    gain: Floats
+    shift: Floats
+
+
+def batch_norm_of(layer: Any) -> Fold:
+    """The fold of a BatchNormalization by its moving statistics, float64."""
+    variance = array(layer.moving_variance).astype(np.float64)
+    mean = array(layer.moving_mean).astype(np.float64)
+    gain = 1 / np.sqrt(variance + float(layer.epsilon))
+    if layer.gamma is not None:
+        gain = gain * array(layer.gamma).astype(np.float64)
+    shift = -mean * gain
+    if layer.beta is not None:
+        shift = shift + array(layer.beta).astype(np.float64)
+    return Fold(gain, shift)
+
+
+def weight_and_bias(
+    b: Builder, step: Step, kernel: Array, axis: int, grid: QParams | None, bias: Any, fold: Fold | None
+) -> list[str]:
+    """Names of the weight, on its grid if it was trained on one, and of the bias.
+
+    Args:
+        b: the graph.
+        step: the product.
+        kernel: in ONNX' order.
+        axis: of the output channels.
+        grid: per tensor, or of one scale an output channel in their order.
+        bias: a variable, or None.
+        fold: the BatchNorm behind.
+    """
+    channels = kernel.shape[axis]
+    along = [1] * kernel.ndim
+    along[axis] = channels
+    gain = np.ones(channels) if fold is None else fold.gain
+    if grid is None:
+        weight = b.floats(kernel.astype(np.float64) * gain.reshape(along), "kernel")
+    else:
+        weight = _on_grid(b, kernel, axis, grid, gain)
+    offset = None if bias is None else array(bias).astype(np.float64) * gain
+    if fold is not None:
+        offset = fold.shift if offset is None else offset + fold.shift
+    return [weight] if offset is None else [weight, b.floats(offset, "bias")]
+
+
+def _on_grid(b: Builder, kernel: Array, axis: int, grid: QParams, gain: Floats) -> str:
+    """The levels of training, on scales that have the BatchNorm in them; a negative gain turns the levels' sign."""
+    channels = kernel.shape[axis]
+    along = [1] * kernel.ndim
+    along[axis] = channels
+    scale = np.broadcast_to(grid.scale, (channels,)).astype(np.float32)
+    per_channel = QParams(INT8_NARROW, scale, np.zeros(channels, np.int8), axis)
+    levels = quantize(kernel.astype(np.float32), per_channel).astype(np.float32)
+    folded = (scale.astype(np.float64) * np.abs(gain)).astype(np.float32)
+    dead = ~(folded >= np.float32(2.0**-100))
+    if dead.any():
+        folded = np.where(dead, folded[~dead].max(initial=np.float32(0)) or np.float32(1), folded).astype(np.float32)
+    sign = np.where(dead, 0.0, np.sign(gain)).astype(np.float32)
+    values = levels * sign.reshape(along) * folded.reshape(along)
+    stored = b.floats(values, "kernel")
+    scale_name = b.floats(folded, "kernel/scale")
+    zero_point = b.constant(np.zeros(channels, np.int8), "kernel/zero_point")
+    q = b.node("QuantizeLinear", [stored, scale_name, zero_point], axis=axis)
+    return b.node("DequantizeLinear", [q, scale_name, zero_point], axis=axis)
+
+
+def _fold_of(step: Step) -> Fold | None:
+    return None if step.batch_norm is None else batch_norm_of(step.batch_norm)
+
+
+def spatial_input(b: Builder, layer: Any, x: Tensor) -> tuple[Tensor, list[int | None], bool]:
+    """``x`` with channels on axis 1; its spatial sizes; whether Keras has them first, too."""
+    if getattr(layer, "data_format", "channels_last") == "channels_first":
+        return b.logical(x), list(x.shape[2:]), True
+    return b.first(x), list(x.shape[1:-1]), False
+
+
+def spatial_output(name: str, step: Step, keras_first: bool) -> Tensor:
+    """A result with channels on axis 1, as Keras' shape says."""
+    shape = step.outputs[0].shape
+    return Tensor(name, shape, None if keras_first else channels_first(len(shape)), "float32")
+
+
+def numbers(value: Any, rank: int) -> list[int]:
+    """An int or a tuple as one number an axis."""
+    return [int(value)] * rank if isinstance(value, int) else [int(v) for v in value]
+
+
+def padding_of(
+    mode: str, sizes: list[int | None], kernel: list[int], strides: list[int], dilations: list[int]
+) -> dict[str, Any]:
+    """ONNX' attributes for Keras' padding: explicit numbers where the sizes are known."""
+    if mode == "valid":
+        return {}
+    if mode == "causal":
+        return {"pads": [*[d * (k - 1) for k, d in zip(kernel, dilations, strict=True)], *[0] * len(kernel)]}
+    if mode != "same":
+        raise ExportError(f"padding '{mode}' is unknown")
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    totals = [_same(size, span, stride) for size, span, stride in zip(sizes, spans, strides, strict=True)]
+    if any(t is None for t in totals):
+        return {"auto_pad": "SAME_UPPER"}
+    known = [t for t in totals if t is not None]
+    if not any(known):
+        return {}
+    return {"pads": [*[t // 2 for t in known], *[t - t // 2 for t in known]]}
+
+
+def _same(size: int | None, span: int, stride: int) -> int | None:
+    if stride == 1:
+        return span - 1
+    if size is None:
+        return None
+    return max((math.ceil(size / stride) - 1) * stride + span - size, 0)
+
+
+def _convolve(
+    b: Builder, step: Step, x: Tensor, kernel: Array, groups: int, grid: QParams | None, bias: Any, fold: Fold | None
+) -> Tensor:
+    layer = step.layer
+    x, sizes, keras_first = spatial_input(b, layer, x)
+    size = list(kernel.shape[2:])
+    strides, dilations = numbers(layer.strides, len(size)), numbers(layer.dilation_rate, len(size))
+    weights = weight_and_bias(b, step, kernel, 0, grid, bias, fold)
+    name = b.node(
+        "Conv",
+        [x.name, *weights],
+        kernel_shape=size,
+        strides=strides,
+        dilations=dilations,
+        group=groups,
+        **padding_of(layer.padding, sizes, size, strides, dilations),
+    )
+    return spatial_output(name, step, keras_first)
+
+
+def conv(b: Builder, step: Step, x: Tensor) -> Tensor:
+    """Conv1D to Conv3D: kernel [spatial..., in / groups, out]."""
+    kernel = array(step.layer.kernel)
+    turned = np.moveaxis(kernel, (-1, -2), (0, 1))
+    grid = step.grids.get("kernel")
+    return _convolve(b, step, x, turned, int(step.layer.groups), grid, step.layer.bias, _fold_of(step))
+
+
+def _depthwise_kernel(kernel: Array) -> tuple[Array, int]:
+    """[spatial..., in, multiplier] -> [in * multiplier, 1, spatial...], and the number of groups."""
+    groups, multiplier = kernel.shape[-2:]
+    turned = np.moveaxis(kernel, (-2, -1), (0, 1))
+    return turned.reshape(groups * multiplier, 1, *kernel.shape[:-2]), groups
+
+
+def depthwise_attribute(layer: Any) -> str:
+    """What the two frameworks call the kernel."""
+    return "depthwise_kernel" if hasattr(layer, "depthwise_kernel") else "kernel"
+
+
+def depthwise_conv(b: Builder, step: Step, x: Tensor) -> Tensor:
+    """DepthwiseConv1D and 2D."""
+    attribute = depthwise_attribute(step.layer)
+    kernel, groups = _depthwise_kernel(array(getattr(step.layer, attribute)))
+    return _convolve(b, step, x, kernel, groups, step.grids.get(attribute), step.layer.bias, _fold_of(step))
+
+
+def separable_conv(b: Builder, step: Step, x: Tensor) -> Tensor:
+    """SeparableConv1D and 2D: a depthwise convolution, then one of size 1."""
+    layer = step.layer
+    kernel, groups = _depthwise_kernel(array(layer.depthwise_kernel))
+    between = _convolve(b, step, x, kernel, groups, step.grids.get("depthwise_kernel"), None, None)
+    pointwise = np.moveaxis(array(layer.pointwise_kernel), (-1, -2), (0, 1))
+    weights = weight_and_bias(
+        b, step, pointwise, 0, step.grids.get("pointwise_kernel"), layer.bias, _fold_of(step)
+    )  # fmt: skip
+    return Tensor(b.node("Conv", [between.name, *weights]), step.outputs[0].shape, between.order)
+
+
+def conv_transpose(b: Builder, step: Step, x: Tensor) -> Tensor:
+    """Conv1DTranspose to Conv3DTranspose: kernel [spatial..., out, in]."""
+    layer = step.layer
+    kernel = np.moveaxis(array(layer.kernel), (-1, -2), (0, 1))
+    rank = kernel.ndim - 2
+    if _is_given(getattr(layer, "output_padding", None)):
+        raise ExportError(f"layer '{step.name}': output_padding has no ONNX form here; leave it None")
+    x, _, keras_first = spatial_input(b, layer, x)
+    size, strides = list(kernel.shape[2:]), numbers(layer.strides, rank)
+    dilations = numbers(layer.dilation_rate, rank)
+    spans = [d * (k - 1) + 1 for k, d in zip(size, dilations, strict=True)]
+    totals = [max(k - s, 0) if layer.padding == "same" else 0 for k, s in zip(spans, strides, strict=True)]
+    weights = weight_and_bias(b, step, kernel, 1, step.grids.get("kernel"), layer.bias, _fold_of(step))
+    name = b.node(
+        "ConvTranspose",
+        [x.name, *weights],
+        kernel_shape=size,
+        strides=strides,
+        dilations=dilations,
+        pads=[*[t // 2 for t in totals], *[t - t // 2 for t in totals]],
+        output_padding=[max(s - k, 0) for k, s in zip(spans, strides, strict=True)],
+    )
+    return spatial_output(name, step, keras_first)
+
+
+def _is_given(output_padding: Any) -> bool:
+    return output_padding is not None and output_padding != (None,) * len(output_padding or ())
+
+
+def dense(b: Builder, step: Step, x: Tensor) -> Tensor:
+    """A Gemm of a matrix; a MatMul and an Add of more axes. A flattened input is taken as it lies."""
+    layer, grid, shape = step.layer, step.grids.get("kernel"), step.outputs[0].shape
+    kernel = array(layer.kernel)
+    if x.unflattened is not None:
+        source = x.unflattened
+        kernel = kernel[_rows(source)]
+        name = b.node("Flatten", [source.name], axis=1)
+    else:
+        name = b.logical(x).name
+    if len(shape) == 2:
+        weights = weight_and_bias(b, step, kernel.T, 0, grid, layer.bias, _fold_of(step))
+        return Tensor(b.node("Gemm", [name, *weights], transB=1), shape)
+    weights = weight_and_bias(b, step, kernel, 1, grid, layer.bias, _fold_of(step))
+    product = b.node("MatMul", [name, weights[0]])
+    return Tensor(product if len(weights) == 1 else b.node("Add", [product, weights[1]]), shape)
+
+
+def _rows(source: Tensor) -> npt.NDArray[np.int64]:
+    """Which rows of Keras' kernel, in which order, a kernel has that reads ``source`` flattened as it lies."""
+    sizes = [1, *(int(d or 0) for d in source.shape[1:])]
+    places = np.arange(math.prod(sizes)).reshape(sizes)
+    return places.transpose(source.order or range(len(sizes))).reshape(-1)
+
+
+def embedding(b: Builder, step: Step, x: Tensor) -> Tensor:
+    """Rows picked by integers."""
+    x = b.logical(x)
+    indices = x.name if x.dtype in ("int32", "int64") else b.node("Cast", [x.name], to=6)
+    table = array(step.layer.embeddings)
+    grid = step.grids.get("embeddings")
+    rows = np.ones(table.shape[0])
+    stored = b.floats(table, "embeddings") if grid is None else _on_grid(b, table, 0, grid, rows)
+    return Tensor(b.node("Gather", [stored, indices], axis=0), step.outputs[0].shape)

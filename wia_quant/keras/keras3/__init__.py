@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantization-aware training of Keras 3 models, on whichever backend Keras runs."""

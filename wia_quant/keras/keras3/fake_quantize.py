@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fake quantization as a Keras 3 layer: forward equations (1) to (4), backward straight through."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import keras
+from keras import ops
+
+from wia_quant.affine import INT8, MIN_SCALE
+
+#: The weight of a new batch in the moving average, as in wia_quant.torch.
+AVERAGING_CONSTANT: Final = 0.01
+
+
+def fake_quantize(x: Any, scale: Any, lowest: Any, highest: Any) -> Any:
+    """The real of the level of each value; the gradient passes where ``x`` did not saturate.
+
+    Levels are counted from the zero point: they saturate at ``lowest`` = qmin - zero point and ``highest``. Adding
+    what is exactly zero, the straight-through term, leaves the values those of equation (2).
+    """
+    levels = ops.round(x / scale)
+    inside = ops.where(ops.logical_and(levels >= lowest, levels <= highest), x, ops.zeros_like(x))
+    rounded = ops.clip(levels, lowest, highest) * scale
+    return ops.stop_gradient(rounded) + (inside - ops.stop_gradient(inside))
+
+
+def affine_grid(lo: Any, hi: Any) -> tuple[Any, Any]:
+    """Scale and zero point of a range that contains 0, equations (3) and (4), in float64 where the backend has it."""
+    wide = "float32" if keras.backend.backend() == "jax" else "float64"
+    lo, hi = ops.cast(lo, wide), ops.cast(hi, wide)
+    scale = ops.cast((hi - lo) / (INT8.qmax - INT8.qmin), "float32")
+    scale = ops.where(ops.equal(hi, lo), ops.ones_like(scale), ops.maximum(scale, MIN_SCALE))
+    zero_point = ops.clip(ops.round(INT8.qmin - lo / ops.cast(scale, wide)), INT8.qmin, INT8.qmax)
+    return scale, ops.cast(ops.where(ops.equal(hi, lo), ops.zeros_like(zero_point), zero_point), "float32")
+
+
+@keras.saving.register_keras_serializable("wia_quant")
+class FakeQuantize(keras.layers.Layer):
+    """Observes in training what passes, and replaces it by what its integers stand for.
+
+    Before it has seen a training batch it passes values unchanged. It also returns its scale, on which the products
+    behind it put their biases.
+    """
+
+    lo: Any
+    hi: Any
+    seen: Any
+
+    def __init__(self, averaging_constant: float = AVERAGING_CONSTANT, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.averaging_constant = averaging_constant
+        self.supports_masking = True
+
+    def build(self, input_shape: Any) -> None:
+        for name in ("lo", "hi", "seen"):
+            weight = self.add_weight(name=name, shape=(), initializer="zeros", trainable=False, dtype="float32")
+            setattr(self, name, weight)
+        self.built = True
+
+    def call(self, inputs: Any, training: bool = False) -> tuple[Any, Any]:
+        if training and self.trainable:
+            self._observe(inputs)
+        scale, zero_point = affine_grid(self.lo, self.hi)
+        rounded = fake_quantize(inputs, scale, INT8.qmin - zero_point, INT8.qmax - zero_point)
+        return ops.where(self.seen > 0, rounded, inputs), ops.where(self.seen > 0, scale, ops.zeros_like(scale))
+
+    def _observe(self, x: Any) -> None:
+        x = ops.stop_gradient(x)
+        lo, hi = ops.minimum(ops.min(x), 0.0), ops.maximum(ops.max(x), 0.0)
+        share = ops.where(self.seen > 0, self.averaging_constant, 1.0)
+        self.lo.assign(self.lo + share * (lo - self.lo))
+        self.hi.assign(self.hi + share * (hi - self.hi))
+        self.seen.assign(ops.ones_like(self.seen))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[Any, Any]:
+        return input_shape, ()
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "averaging_constant": self.averaging_constant}

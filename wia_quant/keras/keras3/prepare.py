@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A float Keras 3 model -> one that trains as the integers it will become."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+from wia_quant.errors import ExportError, UsageError
+from wia_quant.keras.emit.table import OPERATION, key_of
+from wia_quant.keras.keras3.fake_quantize import FakeQuantize
+from wia_quant.keras.keras3.product import QuantizedProduct
+from wia_quant.keras.placement import Placement, Role, place
+from wia_quant.keras.steps import Step, foldable_batch_norms, split
+from wia_quant.keras.trace import Keras, Trace, Value, map_nest, trace
+from wia_quant.keras.walk import is_known
+from wia_quant.keras.weights import WEIGHTS
+from wia_quant.keras.wrappers import UNWRAP
+
+
+def quantize_model(model: Keras, *, exclude: Iterable[str] = (), input_shape: Any = None) -> Keras:
+    """A functional model of the same layers with fake quantizers between them; it has its own copy of the weights.
+
+    Nested models are opened, so their layers can be quantized with the rest; SeparableConv becomes the two
+    convolutions that it is. A layer that was called twice is still one layer.
+
+    Args:
+        model: functional, sequential or subclassed; not changed.
+        exclude: names of layers that stay float.
+        input_shape: as in ``to_onnx``.
+
+    Raises:
+        ExportError: a layer that has no ONNX form here; names it.
+        UsageError: a name of ``exclude`` is no layer.
+    """
+    found = trace(model, is_known, input_shape)
+    if any(type(call.layer).__name__ in UNWRAP for call in found.calls):
+        raise UsageError(f"model '{model.name}' is quantized already")
+    steps = _with_separable_split(split(found, key_of, UNWRAP))
+    placement = place(steps, found.inputs, found.outputs, _excluded(steps, exclude))
+    return _Rebuilder(found, steps, placement).run(model.name)
+
+
+def _excluded(steps: list[Step], names: Iterable[str]) -> frozenset[str]:
+    known = {step.name for step in steps}
+    for name in names:
+        if not any(n == name or n.startswith(f"{name}/") for n in known):
+            raise UsageError(f"exclude '{name}': the model has no such layer; see model.summary()")
+    return frozenset(n for n in known if any(n == e or n.startswith(f"{e}/") for e in names))
+
+
+def _with_separable_split(steps: list[Step]) -> list[Step]:
+    """Every SeparableConv as a depthwise convolution and one of size 1, with their own copies of the weights."""
+    done: dict[int, tuple[Keras, Keras]] = {}
+    found: list[Step] = []
+    for step in steps:
+        if not step.key.startswith("SeparableConv"):
+            found.append(step)
+            continue
+        if id(step.layer) not in done:
+            done[id(step.layer)] = _split_separable(step.layer, step.key[-2:])
+        depthwise, pointwise = done[id(step.layer)]
+        shape = (*step.outputs[0].shape[:-1], depthwise.kernel.shape[-2] * depthwise.kernel.shape[-1])
+        between = Value(shape, "float32", f"{step.name}/depthwise")
+        kind = f"DepthwiseConv{step.key[-2:]}"
+        found.append(Step(kind, between.name, depthwise, step.args, step.kwargs, (between,)))
+        found.append(Step(f"Conv{step.key[-2:]}", step.name, pointwise, (between,), {}, step.outputs))
+    return found
+
+
+def _split_separable(layer: Keras, rank: str) -> tuple[Keras, Keras]:
+    same = {"data_format": layer.data_format, "use_bias": False}
+    depthwise = getattr(keras.layers, f"DepthwiseConv{rank}")(
+        layer.kernel_size,
+        strides=layer.strides,
+        padding=layer.padding,
+        dilation_rate=layer.dilation_rate,
+        depth_multiplier=layer.depth_multiplier,
+        name=f"{layer.name}_depthwise",
+        **same,
+    )
+    pointwise = getattr(keras.layers, f"Conv{rank}")(
+        layer.filters, 1, name=f"{layer.name}_pointwise", **{**same, "use_bias": layer.use_bias}
+    )
+    first = layer.data_format == "channels_first"
+    for conv, kernel in ((depthwise, layer.depthwise_kernel), (pointwise, layer.pointwise_kernel)):
+        channels = kernel.shape[-2]
+        conv.build((None, channels, *[None] * int(rank[0])) if first else (None, *[None] * int(rank[0]), channels))
+        conv.kernel.assign(kernel)
+    if layer.use_bias:
+        pointwise.bias.assign(layer.bias)
+    return depthwise, pointwise
+
+
+class _Rebuilder:
+    def __init__(self, found: Trace, steps: list[Step], placement: Placement) -> None:
+        self.trace, self.steps, self.placement = found, steps, placement
+        self.producers = {id(v): step for step in steps for v in step.outputs}
+        self.layers: dict[int, Keras] = {}
+        self.quantizers: dict[str, Keras] = {}
+        self.scales: dict[int, Any] = {}
+        self.norms = self._norms_to_hold()
+        self.held = {id(norm) for norm in self.norms.values()}
+        self.names: set[str] = set()
+        self.raw: dict[int, Any] = {}
+        self.rounded: dict[int, Any] = {}
+
+    def run(self, name: str) -> Keras:
+        inputs = [keras.Input(batch_shape=v.shape, dtype=v.dtype, name=v.name) for v in self.trace.inputs]
+        for value, tensor in zip(self.trace.inputs, inputs, strict=True):
+            self._made(value, tensor)
+        for step in self.steps:
+            self._step(step)
+        outputs = [self._read(None, v) for v in self.trace.outputs]
+        graph = self.trace.graph
+        return keras.Model(
+            keras.tree.pack_sequence_as(graph._inputs_struct, inputs),
+            keras.tree.pack_sequence_as(graph._outputs_struct, outputs),
+            name=name,
+        )
+
+    def _norms_to_hold(self) -> dict[int, Step]:
+        """``id`` of a product -> its BatchNorm, where neither is called twice."""
+        calls = Counter(id(step.layer) for step in self.steps)
+        roles = self.placement.roles
+        return {
+            key: norm
+            for key, norm in foldable_batch_norms(self.steps, self.trace.outputs).items()
+            if roles[id(norm)] is Role.NORM
+            and calls[id(norm.layer)] == calls[id(self.producers[id(norm.inputs[0])].layer)] == 1
+        }
+
+    def _step(self, step: Step) -> None:
+        if id(step) in self.held:
+            return
+        args, kwargs = (
+            map_nest(nest, lambda leaf: self._read(step, leaf) if isinstance(leaf, Value) else leaf)
+            for nest in (step.args, dict(step.kwargs))
+        )
+        if step.key.startswith(OPERATION):
+            result = step.layer(*args, **kwargs)
+        else:
+            layer = self._layer(step)
+            scale = self.scales.get(self.placement.grids.get(id(step.inputs[0]), 0))
+            if isinstance(layer, QuantizedProduct) and scale is not None:
+                result = layer(args[0], scale)
+            else:
+                result = layer(*args, **kwargs)
+        outputs = self.norms[id(step)].outputs if id(step) in self.norms else step.outputs
+        for value, tensor in zip(outputs, keras.tree.flatten(result), strict=True):
+            self._made(value, tensor)
+
+    def _made(self, value: Value, tensor: Any) -> None:
+        self.raw[id(value)] = self.rounded[id(value)] = tensor
+        name = self.placement.quantized.get(id(value))
+        if name is not None:
+            if name not in self.quantizers:
+                self.quantizers[name] = FakeQuantize(name=self._unique(f"{_layer_name(name)}_quantizer"))
+            self.rounded[id(value)], self.scales[id(value)] = self.quantizers[name](tensor)
+
+    def _read(self, step: Step | None, value: Value) -> Any:
+        producer = self.producers.get(id(value))
+        if step is None or self.placement.reads_rounded(step, value, producer):
+            return self.rounded[id(value)]
+        return self.raw[id(value)]
+
+    def _layer(self, step: Step) -> Keras:
+        """The copy of a layer; one for all calls of it."""
+        if id(step.layer) not in self.layers:
+            self.layers[id(step.layer)] = self._copy(step)
+        elif step.key == "activation":
+            return keras.layers.Activation(step.layer, name=self._unique(self._last_name(step)))
+        return self.layers[id(step.layer)]
+
+    def _copy(self, step: Step) -> Keras:
+        if step.key == "activation":
+            return keras.layers.Activation(step.layer, name=self._unique(self._last_name(step)))
+        config = step.layer.get_config()
+        name = self._unique(_layer_name(step.name if step.key != "InputLayer" else step.layer.name))
+        if step.key in WEIGHTS and "activation" in config:
+            config["activation"] = "linear"
+        if self._followed_by_activation(step):
+            self.names.discard(name)
+            name = self._unique(f"{name}_linear")
+        copy = _copy_of(step, {**config, "name": name})
+        if self.placement.roles[id(step)] is not Role.PRODUCT:
+            return copy
+        norm = self.norms.get(id(step))
+        held = None if norm is None else _copy_of(norm, norm.layer.get_config())
+        return QuantizedProduct(copy, held, name=self._unique(f"{name}_quantized"), trainable=copy.trainable)
+
+    def _followed_by_activation(self, step: Step) -> bool:
+        return any(s.key == "activation" and s.args[0] is step.outputs[0] and s.name.startswith(f"{step.name}/")
+                   for s in self.steps)  # fmt: skip
+
+    @staticmethod
+    def _last_name(step: Step) -> str:
+        """An activation takes the name of the layer that it was part of: outputs keep their names."""
+        return _layer_name(step.name.rpartition("/")[0])
+
+    def _unique(self, name: str) -> str:
+        unique, n = name, 1
+        while unique in self.names:
+            unique, n = f"{name}_{n}", n + 1
+        self.names.add(unique)
+        return unique
+
+
+def _copy_of(step: Step, config: dict[str, Any]) -> Keras:
+    try:
+        copy = type(step.layer).from_config(config)
+    except Exception as error:  # a user's subclass without a config
+        raise ExportError(
+            f"layer '{step.name}' ({type(step.layer).__name__}) cannot be copied: {error}; give it get_config"
+        ) from error
+    if step.layer.weights:
+        copy.build(step.inputs[0].shape)
+        copy.set_weights(step.layer.get_weights())
+    copy.trainable = step.layer.trainable
+    return copy
+
+
+def _layer_name(name: str) -> str:
+    """Keras takes no slash in the name of a layer."""
+    return name.replace("/", "_").replace(":", "_")

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantization-aware training of tf_keras models, through tensorflow-model-optimization."""
