@@ -174,7 +174,53 @@ def data_dependent() -> onnx.ModelProto:
     return _model(nodes, [_info("x", ["n", 3])], [_info("y", ["k"])])
 
 
-MODELS = (elementwise, convolution, quantized, shapes, control_flow, scan, function, types, data_dependent)
+def rows() -> onnx.ModelProto:
+    """One-hot rows made over a computed batch, a product, Gelu by tanh, a column-wise Softmax and maximum, a Resize."""
+
+    def constant(name: str, value: object, dtype: type = np.float32) -> onnx.TensorProto:
+        return nh.from_array(np.asarray(value, dtype), name)
+
+    initializers = [
+        constant("zero", [0], np.int64),
+        constant("one", [1], np.int64),
+        constant("last", [2], np.int64),
+        constant("columns", [9, 1], np.int64),
+        constant("classes", [[[0, 1, 2, 3]]], np.int32),
+        _array("w", (4, 16), 1, 0.5),
+        constant("half", 0.5),
+        constant("unit", 1.0),
+        constant("cube", 0.044715),
+        constant("root", 0.7978846),
+        constant("scales", [1, 1, 2]),
+    ]
+    nodes = [
+        h.make_node("Cast", ["x"], ["i"], to=T.INT32),
+        h.make_node("Shape", ["i"], ["shape"]),
+        h.make_node("Slice", ["shape", "zero", "one", "zero"], ["batch"]),
+        h.make_node("Concat", ["batch", "columns"], ["target"], axis=0),
+        h.make_node("Unsqueeze", ["i", "last"], ["column"]),
+        h.make_node("Expand", ["column", "target"], ["wide"]),
+        h.make_node("Equal", ["wide", "classes"], ["hot"]),
+        h.make_node("Cast", ["hot"], ["real"], to=T.FLOAT),
+        h.make_node("MatMul", ["real", "w"], ["p"]),
+        h.make_node("Softmax", ["p"], ["s"], axis=1),
+        h.make_node("Mul", ["s", "s"], ["s2"]),
+        h.make_node("Mul", ["s2", "s"], ["s3"]),
+        h.make_node("Mul", ["s3", "cube"], ["c"]),
+        h.make_node("Add", ["s", "c"], ["u"]),
+        h.make_node("Mul", ["u", "root"], ["r"]),
+        h.make_node("Tanh", ["r"], ["t"]),
+        h.make_node("Add", ["t", "unit"], ["t1"]),
+        h.make_node("Mul", ["t1", "half"], ["t2"]),
+        h.make_node("Mul", ["s", "t2"], ["g"]),
+        h.make_node("Resize", ["g", "", "scales"], ["z"], mode="linear"),
+        h.make_node("Transpose", ["z"], ["zt"], perm=[0, 2, 1]),
+        h.make_node("GlobalMaxPool", ["zt"], ["y"]),
+    ]
+    return _model(nodes, [_info("x", ["batch", 9])], [_info("y", ["batch", 32, 1])], initializers)
+
+
+MODELS = (elementwise, convolution, quantized, shapes, control_flow, scan, function, types, data_dependent, rows)
 
 
 def main() -> None:

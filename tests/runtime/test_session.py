@@ -375,7 +375,7 @@ def corpus_feed(proto: onnx.ModelProto) -> dict[str, npt.NDArray[np.float32]]:
     return {name: floats(tuple(shape), i) for i, (name, shape) in enumerate(dims.items())}
 
 
-@pytest.mark.parametrize("name", ["scan", "convolution", "elementwise", "quantized"])
+@pytest.mark.parametrize("name", ["scan", "convolution", "elementwise", "quantized", "rows"])
 def test_the_corpus_is_what_the_reference_computes(name: str) -> None:
     proto = onnx.load(CORPUS / f"{name}.onnx")
     run_both(proto, corpus_feed(proto))
