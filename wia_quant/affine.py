@@ -110,7 +110,7 @@ def choose_qparams(rng: Range, qtype: QType) -> QParams:
 
     A symmetric grid spans ``max(|lo|, |hi|)`` on both sides. A range of one point gets scale 1.
     """
-    scale, zero_point = _place(rng, qtype)
+    scale, zero_point = place(rng, qtype)
     return QParams(qtype, np.array(scale, dtype=np.float32), np.array(zero_point, dtype=qtype.dtype))
 
 
@@ -158,7 +158,8 @@ def fake_quantize(x: FloatArray, qp: QParams) -> npt.NDArray[np.float32]:
     return dequantize(quantize(x, qp), qp)
 
 
-def _place(rng: Range, qtype: QType) -> tuple[float, int]:
+def place(rng: Range, qtype: QType) -> tuple[float, int]:
+    """Scale and zero point of ``choose_qparams``, as plain numbers; the scale is a float32."""
     if rng.lo == rng.hi:
         return 1.0, qtype.middle if qtype.symmetric else _saturate(0, qtype)
     if qtype.symmetric:

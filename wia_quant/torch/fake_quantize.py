@@ -12,7 +12,7 @@ from torch.ao.quantization.fake_quantize import FakeQuantizeBase
 
 from wia_quant.affine import QParams, QType
 from wia_quant.errors import CalibrationError
-from wia_quant.torch.observers import Observer
+from wia_quant.torch.observers import AbsMaxObserver, Observer
 
 
 class FakeQuantize(FakeQuantizeBase):
@@ -68,18 +68,28 @@ class FakeQuantize(FakeQuantizeBase):
         return torch.per_tensor_symmetric if self.qtype.symmetric else torch.per_tensor_affine
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.observing and self._observes_now():
+        observed = self.observing and self._observes_now()
+        if observed:
             self.observer.observe(x.detach())
             self._stale = True
         if not self.quantizing:
             return x
         self._refresh()
-        return fake_quantize(x, self.scale, self.zero_point, self.qtype.qmin, self.qtype.qmax, self.axis)
+        scale, zero_point = self._buffers["scale"], self._buffers["zero_point"]
+        assert scale is not None
+        assert zero_point is not None
+        if observed and isinstance(self.observer, AbsMaxObserver):
+            return _StraightThroughInside.apply(x, _along(scale, x, self.axis))
+        lo, hi = self.qtype.qmin, self.qtype.qmax
+        if observed and self.axis is None:
+            zp = int(zero_point)
+            return _StraightThroughPerTensor.apply(x, scale, lo - zp, hi - zp, True)
+        return fake_quantize(x, scale, zero_point, lo, hi, self.axis)
 
     def _refresh(self) -> None:
         """Some calibrators take long to choose: they are asked when the parameters are needed, not at every batch."""
         if self._stale:
-            self.set_qparams(self.observer.qparams(self.qtype, self.axis))
+            self._put(*self.observer.tensors(self.qtype, self.axis))
 
     def _observes_now(self) -> bool:
         """Ranges of activations move in training; those of weights are the weights' own, whatever the mode."""
@@ -87,9 +97,14 @@ class FakeQuantize(FakeQuantizeBase):
 
     def set_qparams(self, qp: QParams) -> None:
         """Puts ``qp`` in force."""
+        self._put(torch.from_numpy(np.array(qp.scale)), torch.from_numpy(np.array(qp.zero_point, dtype=np.int32)))
+
+    def _put(self, scale: torch.Tensor, zero_point: torch.Tensor) -> None:
+        # Not by attribute: nn.Module's way costs more than the arithmetic of a small tensor.
         self._stale = False
-        self.scale = torch.from_numpy(np.array(qp.scale)).to(self.scale.device)
-        self.zero_point = torch.from_numpy(np.array(qp.zero_point, dtype=np.int32)).to(self.zero_point.device)
+        old = self._buffers["scale"]
+        assert old is not None
+        self._buffers["scale"], self._buffers["zero_point"] = scale.to(old.device), zero_point.to(old.device)
 
     def qparams(self) -> QParams:
         """The parameters in force.
@@ -162,29 +177,49 @@ def fake_quantize(
     """
     if axis is None:
         zp = int(zero_point)
-        return _StraightThroughPerTensor.apply(x, scale, qmin - zp, qmax - zp)
+        return _StraightThroughPerTensor.apply(x, scale, qmin - zp, qmax - zp, False)
+    zp_t = _along(zero_point, x, axis)
+    return _StraightThroughPerAxis.apply(x, _along(scale, x, axis), qmin - zp_t, qmax - zp_t)
+
+
+def _along(v: torch.Tensor, x: torch.Tensor, axis: int | None) -> torch.Tensor:
+    """``v`` so that it broadcasts against ``x`` along ``axis``."""
+    if axis is None:
+        return v
     shape = [1] * x.dim()
     shape[axis] = -1
-    zp_t = zero_point.reshape(shape)
-    return _StraightThroughPerAxis.apply(x, scale.reshape(shape), qmin - zp_t, qmax - zp_t)
+    return v.reshape(shape)
 
 
 class _StraightThroughPerTensor(torch.autograd.Function):
     """Levels are counted from the zero point: saturation at [lo, hi] = [qmin - zp, qmax - zp], no shift needed."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, lo: int, hi: int) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, lo: int, hi: int, finite: bool) -> torch.Tensor:
         ctx.save_for_backward(x)
-        ctx.bounds = ((lo - 0.5) * float(scale), (hi + 0.5) * float(scale))
-        # In place: four passes over one buffer.
-        y = torch.div(x, scale)
-        return y.round_().clamp_(lo, hi).nan_to_num_(nan=0.0).mul_(scale)
+        step = float(scale)
+        ctx.bounds = ((lo - 0.5) * step, (hi + 0.5) * step)
+        # In place: passes over one buffer, and none for a NaN that the observer would have refused.
+        y = torch.div(x, scale).round_().clamp_(lo, hi)
+        return (y if finite else y.nan_to_num_(nan=0.0)).mul_(scale)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
         (x,) = ctx.saved_tensors
         lo, hi = ctx.bounds
-        return torch.ops.aten.hardtanh_backward(grad, x, lo, hi), None, None, None
+        return torch.ops.aten.hardtanh_backward(grad, x, lo, hi), None, None, None, None
+
+
+class _StraightThroughInside(torch.autograd.Function):
+    """A symmetric grid whose scale is the largest magnitude of ``x`` itself over qmax: nothing saturates."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return torch.div(x, scale).round_().mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
 
 
 class _StraightThroughPerAxis(torch.autograd.Function):

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import distributed
 
-from wia_quant.affine import QParams, QType, Range, choose_qparams, choose_qparams_per_axis
+from wia_quant.affine import MIN_SCALE, QParams, QType, Range, choose_qparams, place
 from wia_quant.calibrators import CALIBRATORS, Calibrator
 from wia_quant.errors import CalibrationError, UsageError
 
@@ -30,6 +30,10 @@ class Observer(Protocol):
 
     def qparams(self, qtype: QType, axis: int | None) -> QParams:
         """The parameters for what was observed."""
+        ...
+
+    def tensors(self, qtype: QType, axis: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """``qparams`` as a fake quantizer keeps them: scale in float32, zero point in int32."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -59,6 +63,10 @@ class MinMaxObserver:
 
     def qparams(self, qtype: QType, axis: int | None) -> QParams:
         return choose_qparams(Range.around_zero(self.lo, self.hi), qtype)
+
+    def tensors(self, qtype: QType, axis: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        scale, zero_point = place(Range.around_zero(self.lo, self.hi), qtype)
+        return torch.tensor(scale, dtype=torch.float32), torch.tensor(zero_point, dtype=torch.int32)
 
     def ends(self) -> torch.Tensor:
         """[lo, hi] as float64, for processes to agree on."""
@@ -106,13 +114,18 @@ class AbsMaxObserver:
         self._w, self.seen = x, True
 
     def qparams(self, qtype: QType, axis: int | None) -> QParams:
+        scale, zero_point = self.tensors(qtype, axis)
+        return QParams(qtype, scale.cpu().numpy(), zero_point.cpu().numpy().astype(qtype.dtype), axis)
+
+    def tensors(self, qtype: QType, axis: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Equation (6); float32 all through, as a quotient of two float32 rounds alike in float64 and in float32."""
         others = [i for i in range(self._w.dim()) if i != axis]
-        absmax = self._w.abs().amax(dim=others) if others else self._w.abs()
-        if not bool(torch.isfinite(absmax).all()):
+        absmax = torch.linalg.vector_norm(self._w, math.inf, dim=others) if others else self._w.abs()
+        if not math.isfinite(float(absmax.sum())):
             raise CalibrationError("a weight contains NaN or infinity")
-        if axis is None:
-            return choose_qparams(Range(-float(absmax), float(absmax)), qtype)
-        return choose_qparams_per_axis(absmax.cpu().numpy(), qtype, axis)
+        # A channel of zeros gets scale 1: its integers are 0 whatever the scale.
+        scale = torch.where(absmax > 0, (absmax / qtype.qmax).clamp_min_(MIN_SCALE), 1.0)
+        return scale, torch.full_like(scale, qtype.middle, dtype=torch.int32)
 
     def state(self) -> dict[str, Any]:
         return {"seen": False}
@@ -138,6 +151,10 @@ class CalibratorObserver:
 
     def qparams(self, qtype: QType, axis: int | None) -> QParams:
         return choose_qparams(self._calibrator.range(), qtype)
+
+    def tensors(self, qtype: QType, axis: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        scale, zero_point = place(self._calibrator.range(), qtype)
+        return torch.tensor(scale, dtype=torch.float32), torch.tensor(zero_point, dtype=torch.int32)
 
     def state(self) -> dict[str, Any]:
         return {"calibrator": self._calibrator.state() if self.seen else None}

@@ -94,8 +94,9 @@ class QuantizedProduct(nn.Module):
         return bias + (nearest - bias.detach()) if bias.requires_grad else nearest
 
     def _forward_with_batch_statistics(self, x: torch.Tensor) -> torch.Tensor:
-        fold = self._fold()
-        safe = torch.where(fold.abs() < _SMALLEST_FOLD, torch.full_like(fold, _SMALLEST_FOLD), fold)
+        # A constant of the step: multiplied in and divided out again, its gradients would cancel but for the rounding.
+        fold = self._fold().detach()
+        safe = torch.where(fold.abs() < _SMALLEST_FOLD, _SMALLEST_FOLD, fold)
         weight = self.weight_fake_quantize(self.product.weight * self._along_channels(safe))
         y = self._multiply(x, weight, None)
         shape = [1, -1] + [1] * (y.dim() - 2)
