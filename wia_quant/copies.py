@@ -31,11 +31,22 @@ _SEED: Final = 0
 
 @dataclass(frozen=True)
 class Grid:
-    """The best grid for a tensor's values: multiples of ``step`` from ``lo`` to ``hi``."""
+    """What a layer's float values are like.
+
+    Attributes:
+        step: of the best grid for them; 0 where they are all zero or stay float.
+        lo: its first level.
+        hi: its last.
+        floor: the smallest value where many have it, as after Relu: some quantizers leave the Relu to the grid's end.
+        ceiling: the largest value where many have it.
+        dtype: of the tensor.
+    """
 
     step: float
     lo: float
     hi: float
+    floor: float
+    ceiling: float
     dtype: np.dtype[np.generic]
 
 
@@ -73,15 +84,19 @@ def combine(
         graph.node.extend(
             _copies(view, found, MOVED, alone | dict(found.matched) | _move_weights(graph, view), rounded=False)
         )
+        computing = [x for x in found.layers if x.computed not in inputs and x.tensor in grids]
+        graph.node.extend(_held(graph, x, prefix, grids[x.tensor]) for x in computing for prefix in (ALONE, MOVED))
         for layer in found.layers:
             graph.node.extend(_typical(graph, layer, grids))
         for prefix, read in ((SEEN, ALONE), (EXPECTED, TYPICAL)):
             results = {name: read + name for name in found.matched}
             graph.node.extend(_copies(view, found, prefix, alone | results, rounded=False))
+            graph.node.extend(_held(graph, x, prefix, grids[x.tensor]) for x in computing)
     wanted = [[x.tensor, ALONE + x.result, WHOLE + x.result] for x in found.layers]
     if grids is not None:
         wanted += [[TYPICAL + x.result] for x in found.layers if x.tensor in grids]
-        wanted += [[p + x.computed for p in (ALONE, SEEN, EXPECTED)] for x in found.layers if x.computed not in inputs]
+        wanted += [[held_name(p, x) for p in (ALONE, MOVED, SEEN, EXPECTED)] for x in computing]
+        wanted += [[rounded_name(x)] for x in found.layers if x.is_rounded and x.tensor in grids]
     del graph.output[:]
     for name in dict.fromkeys(name for names in wanted for name in names):
         graph.output.add().name = name
@@ -92,7 +107,8 @@ def _copies(
     view: GraphView, found: Stretches, prefix: str, given: Mapping[str, str], *, rounded: bool = True
 ) -> Iterator[NodeProto]:
     """The nodes with their tensors renamed, those of ``given`` from elsewhere; the layers' Q and DQ if ``rounded``."""
-    ends = {name for result in found.matched for name in (result, view.dequantized[result].node.input[0])}
+    rounding = [view.dequantized[result] for result in found.matched if result in view.dequantized]
+    ends = {name for tensor in rounding for name in (tensor.name, tensor.node.input[0])}
     # The quantizer of a layer's output reads what that copy of the layer computed.
     computed = {k: v for k, v in given.items() if k not in found.sources}
     for node in view.graph.node:
@@ -138,6 +154,25 @@ def _move_weights(graph: GraphProto, view: GraphView) -> dict[str, str]:
     return found
 
 
+def held_name(prefix: str, layer: Layer) -> str:
+    """What a copy of the layer computes, before it is rounded."""
+    return f"{prefix}{layer.result}::held"
+
+
+def _held(graph: GraphProto, layer: Layer, prefix: str, grid: Grid) -> NodeProto:
+    name = held_name(prefix, layer)
+    if not np.isfinite([grid.floor, grid.ceiling]).any():
+        return helper.make_node("Identity", [prefix + layer.computed], [name], name)
+    for key, value in (("floor", grid.floor), ("ceiling", grid.ceiling)):
+        graph.initializer.append(numpy_helper.from_array(np.array(value, grid.dtype), f"{name}::{key}"))
+    return helper.make_node("Clip", [prefix + layer.computed, f"{name}::floor", f"{name}::ceiling"], [name], name)
+
+
+def rounded_name(layer: Layer) -> str:
+    """The moved copy of the layer's result on the best grid."""
+    return f"{TYPICAL}{layer.result}::rounded"
+
+
 def _typical(graph: GraphProto, layer: Layer, grids: Mapping[str, Grid]) -> Iterator[NodeProto]:
     """float + (moved on the best grid - alone)."""
     name, grid = TYPICAL + layer.result, grids.get(layer.tensor)
@@ -145,17 +180,20 @@ def _typical(graph: GraphProto, layer: Layer, grids: Mapping[str, Grid]) -> Iter
         yield helper.make_node("Identity", [layer.tensor], [name], name)
         return
     is_input = layer.computed in {v.name for v in graph.input}
-    alone, moved = (layer.tensor if is_input else prefix + layer.computed for prefix in (ALONE, MOVED))
+    alone, moved = (layer.tensor if is_input else held_name(prefix, layer) for prefix in (ALONE, MOVED))
     if layer.is_rounded and grid.step:
         values = {"lo": grid.lo, "hi": grid.hi, "step": grid.step}
         for key, value in values.items():
             graph.initializer.append(numpy_helper.from_array(np.array(value, grid.dtype), f"{name}::{key}"))
-        clipped, levels, whole, rounded = (f"{name}::{x}" for x in ("clipped", "levels", "whole", "rounded"))
+        clipped, levels, whole = (f"{name}::{x}" for x in ("clipped", "levels", "whole"))
+        rounded = rounded_name(layer)
         yield helper.make_node("Clip", [moved, f"{name}::lo", f"{name}::hi"], [clipped], clipped)
         yield helper.make_node("Div", [clipped, f"{name}::step"], [levels], levels)
         yield helper.make_node("Round", [levels], [whole], whole)
         yield helper.make_node("Mul", [whole, f"{name}::step"], [rounded], rounded)
         moved = rounded
+    elif layer.is_rounded:  # nothing but zeros
+        yield helper.make_node("Identity", [moved], [rounded_name(layer)], rounded_name(layer))
     yield helper.make_node("Sub", [moved, alone], [f"{name}::error"], f"{name}::error")
     yield helper.make_node("Add", [layer.tensor, f"{name}::error"], [name], name)
 

@@ -17,7 +17,7 @@ from wia_quant.files import replacing
 #: Raised when a reader of an older version would misread the file.
 SCHEMA: Final = 2
 #: Excess of error, in dB, from which on a layer is a suspect: ranges that suit other data than this come near it.
-UNEXPLAINED_DB: Final = 3.0
+UNEXPLAINED_DB: Final = 5.0
 _KIND: Final = "wia-quant/evaluation"
 
 
@@ -46,7 +46,8 @@ class LayerError:
         expected_sqnr_db: what ``local_sqnr_db`` would be if the layer's error were no more than what rounding its
             weights, and its output to the best grid of that type, costs.
         seen_sqnr_db: the same of a layer that reads it, whose inputs alone have an error.
-        seen_expected_sqnr_db: the same if those inputs had no more error than rounding explains.
+        excess_db: how much more error its weights or its grid make, and its readers see, than rounding explains: a
+            wrong scale, axis or range.
         total_sqnr_db: with quantized inputs: its own error and all that came before.
         cosine: between the layer's output and the float one, with quantized inputs.
         clipped: share of the float output's values outside the quantized range, 0 to 1.
@@ -58,16 +59,10 @@ class LayerError:
     local_sqnr_db: float
     expected_sqnr_db: float
     seen_sqnr_db: float
-    seen_expected_sqnr_db: float
+    excess_db: float
     total_sqnr_db: float
     cosine: float
     clipped: float
-
-    @property
-    def excess_db(self) -> float:
-        """How much more error the layer makes, and its readers see, than rounding explains: a wrong scale or range."""
-        own, seen = self.expected_sqnr_db - self.local_sqnr_db, self.seen_expected_sqnr_db - self.seen_sqnr_db
-        return min(own, seen)
 
     @property
     def felt_sqnr_db(self) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
-from wia_quant.copies import ALONE, EXPECTED, SEEN, TYPICAL, WHOLE, Grid, combine
+from wia_quant.copies import ALONE, EXPECTED, MOVED, SEEN, TYPICAL, WHOLE, Grid, combine, held_name, rounded_name
 from wia_quant.evaluation import LayerError
 from wia_quant.evaluators.agreement import SQNR_CEILING_DB
 from wia_quant.executors import make_executor
@@ -34,8 +34,14 @@ N_BINS: Final = 64
 _KEPT: Final = 2048
 #: Shares of the values' range that are tried as grids.
 _SHARES: Final = tuple(0.95**i for i in range(32))
+#: Share of a tensor's values that are its smallest, or largest, from which on that is a function's end.
+_MANY: Final = 0.01
 #: Error of float32 arithmetic, as a share of the signal's power: what no layer is blamed for.
-_FLOAT_NOISE: Final = 1e-12
+_FLOAT_NOISE: Final = 1e-10
+#: Part of a layer's typical error below which it does not matter whether its weights or its grid made more than theirs.
+_BLIND: Final = 0.05
+#: Readers see a layer's error among that of its weights and of their other inputs: a little is much.
+_WEIGHT_OF_READERS: Final = 3.0
 #: Error that no reader of a layer minds, as a share of its signal's power: 45 dB, which 8 bits hardly ever reach.
 _NEGLIGIBLE: Final = 10**-4.5
 
@@ -47,6 +53,10 @@ class _Sums:
     signal: float = 0.0
     alone: float = 0.0
     typical: float = 0.0
+    weights: float = 0.0
+    moved: float = 0.0
+    grid: float = 0.0
+    best_grid: float = 0.0
     whole: float = 0.0
     dot: float = 0.0
     whole_squared: float = 0.0
@@ -130,12 +140,28 @@ def _best_grids(reference: ModelProto, layers: Sequence[Layer], batches: Sequenc
                 chosen = np.random.default_rng(i).integers(0, x.size, _KEPT)
                 x = np.concatenate([x[chosen], [x.min(), x.max()]]).astype(x.dtype)
             kept[name].append(x)
-    values = {name: np.concatenate(v) for name, v in kept.items() if v}
-    return {
-        layer.tensor: _best_grid(layer, values[layer.tensor])
-        for layer in layers
-        if layer.tensor in values and np.issubdtype(values[layer.tensor].dtype, np.floating)
-    }
+    values = {name: np.concatenate(v) for name, v in kept.items() if v and np.issubdtype(v[0].dtype, np.floating)}
+    grids: dict[str, Grid] = {}
+    for group in _of_one_grid(layers):
+        members = [values[layer.tensor] for layer in group if layer.tensor in values]
+        if members:
+            grid = _best_grid(group[0], np.concatenate(members))
+            grids |= {layer.tensor: grid for layer in group if layer.tensor in values}
+    return grids
+
+
+def _of_one_grid(layers: Sequence[Layer]) -> list[list[Layer]]:
+    """The layers in groups that share a grid because one only moves what the others give."""
+    group_of = {layer.result: [layer] for layer in layers}
+    by_result = {layer.result: layer for layer in layers}
+    for layer in layers:
+        for other in layer.reads if layer.moves and layer.is_rounded else ():
+            mine, theirs = group_of[layer.result], group_of.get(other)
+            same = theirs is not None and (by_result[other].lo, by_result[other].hi) == (layer.lo, layer.hi)
+            if theirs is not None and same and mine is not theirs:
+                mine += theirs
+                group_of |= {member.result: mine for member in theirs}
+    return list({id(group): group for group in group_of.values()}.values())
 
 
 def _best_grid(layer: Layer, values: npt.NDArray[Any]) -> Grid:
@@ -144,14 +170,17 @@ def _best_grid(layer: Layer, values: npt.NDArray[Any]) -> Grid:
     if layer.symmetric:
         lo, hi = -max(-lo, hi), max(-lo, hi)
     if lo == hi or not layer.levels or not math.isfinite(hi - lo):
-        return Grid(0.0, lo, hi, values.dtype)
-    return min((_scaled(lo * s, hi * s, layer.levels, values.dtype) for s in _SHARES), key=lambda g: _cost(g, x))
+        return Grid(0.0, lo, hi, -math.inf, math.inf, values.dtype)
+    return min((_scaled(lo * s, hi * s, layer.levels, x, values.dtype) for s in _SHARES), key=lambda g: _cost(g, x))
 
 
-def _scaled(lo: float, hi: float, levels: int, dtype: np.dtype[np.generic]) -> Grid:
+def _scaled(lo: float, hi: float, levels: int, x: npt.NDArray[np.float64], dtype: np.dtype[np.generic]) -> Grid:
     step = (hi - lo) / (levels - 1)
     first = round(lo / step)
-    return Grid(step, first * step, (first + levels - 1) * step, dtype)
+    least, most = float(x.min()), float(x.max())
+    floor = least if (x == least).mean() > _MANY else -math.inf
+    ceiling = most if (x == most).mean() > _MANY else math.inf
+    return Grid(step, first * step, (first + levels - 1) * step, floor, ceiling, dtype)
 
 
 def _cost(grid: Grid, x: npt.NDArray[np.float64]) -> float:
@@ -175,11 +204,18 @@ def _add(s: _Sums, layer: Layer, found: Feed) -> None:
         half = (layer.hi - layer.lo) / 2
         place = np.clip((x - (layer.lo - half)) * (N_BINS / (4 * half)), 0, N_BINS - 1)
         s.counts += np.bincount(np.nan_to_num(place).astype(np.intp), minlength=N_BINS)
-    computed = found.get(ALONE + layer.computed)
-    if computed is not None:
-        c = computed.reshape(-1)
-        s.seen += _distance(c, found[SEEN + layer.computed].reshape(-1))
-        s.expected += _distance(c, found[EXPECTED + layer.computed].reshape(-1))
+    computed = found.get(held_name(ALONE, layer))
+    if computed is None:
+        s.grid, s.best_grid = s.alone, s.typical  # an input
+    else:
+        c, moved = computed.reshape(-1), found[held_name(MOVED, layer)].reshape(-1)
+        s.weights += _distance(x, c)
+        s.moved += _distance(c, moved)
+        s.seen += _distance(c, found[held_name(SEEN, layer)].reshape(-1))
+        s.expected += _distance(c, found[held_name(EXPECTED, layer)].reshape(-1))
+        if layer.is_rounded:
+            s.grid += _distance(c, a)
+            s.best_grid += _distance(moved, found[rounded_name(layer)].reshape(-1))
 
 
 def _dot(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
@@ -198,23 +234,29 @@ def _edges(layer: Layer) -> npt.NDArray[np.float64]:
 
 def _error(layer: Layer, s: _Sums, readers: Sequence[_Sums]) -> LayerError:
     own = _sqnr(s.signal, s.alone)
-    expected = _sqnr(s.signal, s.typical + s.signal * _FLOAT_NOISE)
-    seen = [(_sqnr(r.signal, r.seen), _sqnr(r.signal, r.expected + r.signal * _NEGLIGIBLE)) for r in readers]
     # Of several readers the one that the error surprises most.
-    by_readers, expected_by_readers = max(seen, key=lambda pair: pair[1] - pair[0], default=(own, expected))
+    surprises = [(_more(r.seen, r.expected, r.signal * _NEGLIGIBLE), _sqnr(r.signal, r.seen)) for r in readers]
+    blind = s.typical * _BLIND + s.signal * _FLOAT_NOISE
+    part = max(_more(s.weights, s.moved, blind), _more(s.grid, s.best_grid, blind))
+    surprise, seen = max(surprises, default=(part, own))
     length = math.sqrt(s.signal * s.whole_squared)
     return LayerError(
-        layer.node,
-        layer.op_type,
-        layer.tensor,
-        own,
-        expected,
-        by_readers,
-        expected_by_readers,
-        _sqnr(s.signal, s.whole),
-        s.dot / length if length else float(s.signal == s.whole_squared),
-        s.clipped / s.n if s.n else 0.0,
+        node=layer.node,
+        op_type=layer.op_type,
+        tensor=layer.tensor,
+        local_sqnr_db=own,
+        expected_sqnr_db=_sqnr(s.signal, s.typical + s.signal * _FLOAT_NOISE),
+        seen_sqnr_db=seen,
+        excess_db=min(part, _WEIGHT_OF_READERS * surprise),
+        total_sqnr_db=_sqnr(s.signal, s.whole),
+        cosine=s.dot / length if length else float(s.signal == s.whole_squared),
+        clipped=s.clipped / s.n if s.n else 0.0,
     )
+
+
+def _more(noise: float, expected: float, blind: float) -> float:
+    """By how many dB ``noise`` exceeds what is expected, blind to what is smaller than ``blind``."""
+    return _sqnr(noise + blind, expected + blind) if noise + blind > 0 else 0.0
 
 
 def _sqnr(signal: float, noise: float) -> float:

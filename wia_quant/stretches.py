@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto
 
 from wia_quant.evaluation import EvaluationError
+from wia_quant.operators import OPERATORS, Kind
 from wia_quant.qdq import DEQUANTIZE, QUANTIZE, Dequantized, GraphView
 
 _PRODUCTS: Final = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -38,7 +39,8 @@ class Layer:
         tensor: the float tensor that it should compute.
         result: the tensor of the quantized model that stands for it: after DQ, or the model's output.
         computed: the tensor of the quantized model before its output is rounded; a model's input is its own.
-        reads: results of the layers that it reads in integers.
+        reads: results of the layers that it reads.
+        moves: it only moves values, so that the grid of its output is that of its inputs.
         lo: smallest real that the output grid holds; minus infinity where the result stays float.
         hi: largest real that the output grid holds.
         levels: of the output grid; 0 where the result stays float.
@@ -51,6 +53,7 @@ class Layer:
     result: str
     computed: str
     reads: frozenset[str]
+    moves: bool
     lo: float
     hi: float
     levels: int
@@ -58,7 +61,7 @@ class Layer:
 
     @property
     def is_rounded(self) -> bool:
-        """False for a model's output that stays float."""
+        """False where the result stays float."""
         return self.levels > 0
 
 
@@ -68,7 +71,7 @@ class Stretches:
 
     Attributes:
         layers: every one.
-        matched: dequantized activation -> the float tensor that it stands for.
+        matched: a layer's result that others read, dequantized or float -> the float tensor that it stands for.
         sources: tensor before a quantizer -> that float tensor, the model's inputs left out. What is quantized for one
             reader and float for another is the end of a layer for both.
     """
@@ -95,45 +98,84 @@ def cut(view: GraphView, reference: ModelProto) -> Stretches:
         raise EvaluationError("the quantized and the float model share no tensor name; is it the right --reference?")
     sources = {view.dequantized[result].source: name for result, name in matched.items()}
     sources = {k: v for k, v in sources.items() if k in view.producers}
-    return Stretches(tuple(_layers(view, matched, sources, floats)), matched, sources)
+    outputs = [v.name for v in view.graph.output if v.name not in matched and v.name in floats]
+    matched |= {name: name for name in _forks(view, matched, sources, outputs) if name in floats}
+    layers: list[Layer] = []
+    for end in [*(n for node in view.graph.node for n in node.output if n in matched), *outputs]:
+        layer = _layer(view, end, matched, sources)
+        if layer is not None and all(layer.result != other.result for other in layers):
+            layers.append(layer)
+    return Stretches(tuple(layers), matched, sources)
 
 
-def _layers(
-    view: GraphView, matched: Mapping[str, str], sources: Mapping[str, str], floats: set[str]
-) -> Iterator[Layer]:
-    for node in view.graph.node:
-        if node.op_type == DEQUANTIZE and node.output[0] in matched:
-            tensor, name = view.dequantized[node.output[0]], matched[node.output[0]]
-            main, reads = _inside(view, tensor.source, matched, sources)
-            lo, hi, levels = _grid(tensor)
-            called, op_type = (name, "input") if main is None else (main.name or main.output[0], main.op_type)
-            symmetric = levels > 0 and abs(lo + hi) < 2 * (hi - lo) / levels
-            yield Layer(called, op_type, name, tensor.name, tensor.source, reads, lo, hi, levels, symmetric)
-    for output in view.graph.output:
-        main, reads = _inside(view, output.name, matched, sources)
-        if output.name not in matched and main is not None and output.name in floats:
-            name = main.name or main.output[0]
-            yield Layer(name, main.op_type, output.name, output.name, output.name, reads, -math.inf, math.inf, 0, False)
+def _forks(view: GraphView, matched: Mapping[str, str], sources: Mapping[str, str], outputs: list[str]) -> list[str]:
+    """Float results of integer products that several layers would hold: a residual stream's, say."""
+    holders: dict[str, set[str]] = {}
+    for end in [*(view.dequantized[result].source for result in matched), *outputs]:
+        for node in _inside(view, end, matched, sources)[0]:
+            holders.setdefault(node.output[0], set()).add(end)
+    found = []
+    for name, ends in holders.items():
+        readers = [r for r in view.consumers.get(name, ()) if r.output[0] in holders]
+        if len(ends) > 1 and name not in sources and any(holders[r.output[0]] != ends for r in readers):
+            inside, reads = _inside(view, name, matched, sources)
+            if reads and any(n.op_type in _PRODUCTS for n in inside):
+                found.append(name)
+    return found
+
+
+def _layer(view: GraphView, end: str, matched: Mapping[str, str], sources: Mapping[str, str]) -> Layer | None:
+    tensor = view.dequantized.get(end)
+    computed = end if tensor is None else tensor.source
+    inside, reads = _inside(view, computed, matched, sources)
+    lo, hi, levels = (-math.inf, math.inf, 0) if tensor is None else _grid(tensor)
+    name = matched.get(end, end)
+    symmetric = levels > 0 and abs(lo + hi) < 2 * (hi - lo) / levels
+    if not inside:
+        return Layer(name, "input", name, end, computed, reads, False, lo, hi, levels, symmetric) if levels else None
+    products = [n for n in inside if n.op_type in _PRODUCTS]
+    integer = [n for n in products if any(i in view.dequantized for i in n.input)]
+    main = next(iter([*integer, *products, *inside]))
+    moves = all(_only_moves(n) for n in inside if _is_data(view, n, reads))
+    return Layer(
+        main.name or main.output[0], main.op_type, name, end, computed, reads, moves, lo, hi, levels, symmetric
+    )
+
+
+def _only_moves(node: NodeProto) -> bool:
+    return node.op_type in OPERATORS and OPERATORS[node.op_type].kind in (Kind.MOVES, Kind.CONCAT)
+
+
+def _is_data(view: GraphView, node: NodeProto, reads: frozenset[str]) -> bool:
+    """Whether the node reads one of the layer's inputs, straight or through others; shapes do not."""
+    waiting, seen = [*node.input], set()
+    while waiting:
+        name = waiting.pop()
+        if name in reads:
+            return True
+        if name not in seen and name in view.producers:
+            seen.add(name)
+            waiting.extend(view.producers[name].input)
+    return False
 
 
 def _inside(
     view: GraphView, end: str, matched: Mapping[str, str], sources: Mapping[str, str]
-) -> tuple[NodeProto | None, frozenset[str]]:
-    """Of the nodes that compute ``end`` the product, one of integers first, or else the last; and the results read."""
+) -> tuple[list[NodeProto], frozenset[str]]:
+    """The nodes that compute ``end``, the last one first, and the results of other layers that they read."""
     waiting, passed, reads = [end], dict[str, NodeProto](), set()
     while waiting:
         name = waiting.pop()
-        node = view.producers.get(name)
-        if name in matched:
+        if name in matched and name != end:
             reads.add(name)
+            continue
+        node = view.producers.get(name)
         if node is None or node.op_type in (QUANTIZE, DEQUANTIZE) or node.output[0] in passed:
             continue
         if name == end or name not in sources:
             passed[node.output[0]] = node
             waiting.extend(n for n in node.input if n)
-    products = [n for n in passed.values() if n.op_type in _PRODUCTS]
-    integer = [n for n in products if any(name in view.dequantized for name in n.input)]
-    return next(iter([*integer, *products, *passed.values()]), None), frozenset(reads)
+    return list(passed.values()), frozenset(reads)
 
 
 def _grid(tensor: Dequantized) -> tuple[float, float, int]:

@@ -31,8 +31,8 @@ def evaluation(
         ),
         samples=(SampleResult("a.png", {"top1": 1.0}, answer), SampleResult("b.png", {"top1": 0.0}, "4")),
         layers=(
-            LayerError("conv1", "Conv", "c1", 42.0, 42.0, 42.0, 42.0, 42.0, 0.999, 0.0),
-            LayerError("conv2", "Conv", "c2", second_layer_db, 40.0, second_layer_db, 40.0, 35.0, 0.99, 0.01),
+            LayerError("conv1", "Conv", "c1", 42.0, 42.0, 42.0, 0.0, 42.0, 0.999, 0.0),
+            LayerError("conv2", "Conv", "c2", second_layer_db, 40.0, second_layer_db, 0.0, 35.0, 0.99, 0.01),
         ),
     )
 
