@@ -747,6 +747,11 @@ bool changes_type(const std::string& op_type) {
 }
 
 void fill_type(Graph& graph, const Node& node) {
+  if (node.op_type == "Cast" && node.outputs.size() == 1 && node.outputs[0] != kNoValue) {
+    const DType to = static_cast<DType>(node.i("to", 0));
+    DType& known = graph.values[node.outputs[0]].dtype;
+    if (known == DType::kUndefined && (to == DType::kInt32 || to == DType::kInt64)) known = to;
+  }
   if (node.inputs.empty() || changes_type(node.op_type)) return;
   const size_t from = node.op_type == "Where" ? 1 : 0;
   if (from >= node.inputs.size() || node.inputs[from] == kNoValue) return;

@@ -375,15 +375,15 @@ def corpus_feed(proto: onnx.ModelProto) -> dict[str, npt.NDArray[np.float32]]:
     return {name: floats(tuple(shape), i) for i, (name, shape) in enumerate(dims.items())}
 
 
-@pytest.mark.parametrize("name", ["scan", "convolution", "elementwise", "quantized", "rows"])
+@pytest.mark.parametrize("name", ["scan", "convolution", "elementwise", "quantized"])
 def test_the_corpus_is_what_the_reference_computes(name: str) -> None:
     proto = onnx.load(CORPUS / f"{name}.onnx")
     run_both(proto, corpus_feed(proto))
 
 
-@pytest.mark.parametrize("name", ["control_flow", "function"])
+@pytest.mark.parametrize("name", ["control_flow", "function", "rows"])
 def test_the_corpus_is_what_onnxruntime_computes(name: str) -> None:
-    """Float models with loops without a condition and linked attributes, which onnx.reference cannot run."""
+    """Float models with loops without a condition, linked attributes or a 1-D GlobalMaxPool: no onnx.reference."""
     proto = onnx.load(CORPUS / f"{name}.onnx")
     feed = corpus_feed(proto)
     wanted = ort.InferenceSession(proto.SerializeToString()).run(None, feed)
