@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Photographs: Debian's opencv-doc without labels, foolbox's twenty with labels; and smooth random ones."""
+"""Photographs: Debian's opencv-doc, else pieces of those in Python packages; foolbox's twenty with labels; clouds."""
 
 from __future__ import annotations
 
@@ -11,21 +11,33 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from benchmarks.models.base import MissingDataError, package_folder
+from benchmarks.models.base import cache as cache_folder
+from benchmarks.models.base import package_folder
 
 OPENCV_DOC = Path("/usr/share/doc/opencv-doc")
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 SMALLEST_SIDE = 160
 MANY_COLOURS = 2500  # of the 4,096 pixels of a 64 x 64 thumbnail: photographs have, drawings and screenshots do not
 
+#: Colour photographs in the wheels of packages, which every machine can install.
+SHIPPED = (
+    ("skimage", "data/astronaut.png"),
+    ("skimage", "data/chelsea.png"),
+    ("skimage", "data/coffee.png"),
+    ("skimage", "data/motorcycle_left.png"),
+    ("skimage", "data/rocket.jpg"),
+    ("sklearn", "datasets/images/china.jpg"),
+    ("sklearn", "datasets/images/flower.jpg"),
+)
+
 UInt8Array = npt.NDArray[np.uint8]
 
 
 @cache
 def photographs() -> tuple[Path, ...]:
-    """About 200 different photographs of opencv-doc, in the order of their names."""
+    """About 200 different photographs of opencv-doc, in the order of their names; without it, 100 pieces of others."""
     if not OPENCV_DOC.is_dir():
-        raise MissingDataError(f"{OPENCV_DOC} is absent; apt-get install opencv-doc")
+        return pieces()
     seen: set[str] = set()
     found = []
     for path in sorted(OPENCV_DOC.rglob("*")):
@@ -34,6 +46,27 @@ def photographs() -> tuple[Path, ...]:
             if digest not in seen:
                 seen.add(digest)
                 found.append(path)
+    return tuple(found)
+
+
+def pieces() -> tuple[Path, ...]:
+    """Every part of the photographs of scikit-image and scikit-learn, half as wide and high as the whole, in steps.
+
+    Neighbours in the list are of different photographs.
+    """
+    found = []
+    for i, (left, top) in enumerate((x / 6, y / 6) for y in range(4) for x in range(4)):
+        for package, name in SHIPPED:
+            path = cache_folder() / "pieces" / f"{i:02}-{Path(name).stem}.png"
+            if not path.exists():
+                image = Image.open(package_folder(package) / name).convert("RGB")
+                width, height = image.size
+                box = (left * width, top * height, left * width + width / 2, top * height + height / 2)
+                path.parent.mkdir(exist_ok=True)
+                partial = path.with_suffix(".partial")
+                image.crop(tuple(round(v) for v in box)).save(partial, "PNG")
+                partial.rename(path)
+            found.append(path)
     return tuple(found)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from benchmarks.models.base import MissingDataError, cache
+from benchmarks.models.base import cache, package_folder
 
 FONTS = Path("/usr/share/fonts/truetype/dejavu")
 SCORED = "vaderSentiment-3.3.2.tar.gz"
@@ -35,9 +35,9 @@ def sentences() -> tuple[str, ...]:
 
 def lines(n: int, skip: int = 0) -> list[tuple[str, UInt8Array]]:
     """``n`` lines of 2 to 7 words, each with its picture, RGB [height, width, 3], in a font of its own."""
-    fonts = sorted(FONTS.glob("*.ttf"))
-    if not fonts:
-        raise MissingDataError(f"{FONTS} has no fonts; apt-get install fonts-dejavu-core")
+    fonts = sorted(FONTS.glob("*.ttf")) or sorted(
+        (package_folder("matplotlib") / "mpl-data/fonts/ttf").glob("DejaVuSans*.ttf")
+    )
     made = []
     for index in range(skip, skip + n):
         rng = np.random.default_rng(index)
