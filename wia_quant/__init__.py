@@ -11,9 +11,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from wia_quant.conformance import check
     from wia_quant.data import open_data
     from wia_quant.errors import WiaError
     from wia_quant.evaluation import Evaluation
+    from wia_quant.examination import examine
     from wia_quant.gate import baseline, regress
     from wia_quant.measurement import evaluate
     from wia_quant.quantizer import QuantizedModel, quantize
@@ -32,7 +34,9 @@ _PUBLIC: Final = MappingProxyType(
         "Session": "wia_quant.runtime",
         "WiaError": "wia_quant.errors",
         "baseline": "wia_quant.gate",
+        "check": "wia_quant.conformance",
         "evaluate": "wia_quant.measurement",
+        "examine": "wia_quant.examination",
         "open_data": "wia_quant.data",
         "quantize": "wia_quant.quantizer",
         "regress": "wia_quant.gate",
@@ -48,7 +52,9 @@ __all__ = [
     "WiaError",
     "__version__",
     "baseline",
+    "check",
     "evaluate",
+    "examine",
     "open_data",
     "quantize",
     "regress",

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from wia_quant import conformance
 from wia_quant.cli import options, output
 from wia_quant.files import check_writable, replacing
 from wia_quant.graph import read_proto, save
-from wia_quant.rules import RULES, TARGET_RULES, Finding, Severity, check_model, fix_model
+from wia_quant.rules import RULES, TARGET_RULES, Finding, fix_model
 from wia_quant.targets.target import load_target
 
 #: Exit code of a model that does not conform.
@@ -47,31 +47,21 @@ def check(
         mended = fix_model(proto)
         with replacing(fix, force=force) as temporary:
             save(proto, temporary)
-    findings = check_model(proto, device)
-    errors = [f for f in findings if f.severity is Severity.ERROR]
+    found = conformance.check(proto, device)
     if json:
-        listed = [asdict(f) | {"severity": f.severity.value} for f in findings]
-        output.show_json(
-            {
-                "model": str(model),
-                "target": device and device.name,
-                "conforming": not errors,
-                "findings": listed,
-                "mended": mended,
-            }
-        )
+        output.show_json({"model": str(model), **found.to_dict(), "mended": mended})
     else:
-        rows = [(f.severity.value, f.rule, _where(f), f.message, f.remedy) for f in findings]
+        rows = [(f.severity.value, f.rule, _where(f), f.message, f.remedy) for f in found.findings]
         output.show_table("", ("", "rule", "where", "what", "remedy"), rows)
         for rule, n in mended.items():
             output.show_line(f"mended {n} x {rule}: {RULES[rule].summary}")
-        counts = Counter(f.severity.value for f in findings)
-        verdict = "conforms" if not errors else "does not conform"
+        counts = Counter(f.severity.value for f in found.findings)
+        verdict = "conforms" if found.ok else "does not conform"
         n_rules, of = len(RULES), ""
         if device is not None:
             n_rules, of = n_rules + len(TARGET_RULES), f" to target {device.name}"
         output.show_line(f"{model} {verdict}{of}: {counts['error']} errors, {counts['note']} notes by {n_rules} rules")
-    if errors:
+    if not found.ok:
         raise typer.Exit(NOT_CONFORMING)
 
 

@@ -31,7 +31,7 @@ class _Least:
     Attributes:
         mean: on average over the measures.
         each: in each of them.
-        alone: in information alone, where the change makes values smaller.
+        alone: in information alone, where the change makes values no larger.
     """
 
     mean: float
@@ -45,6 +45,8 @@ _FIRST_LEAST: Final = _Least(1.0, 0.0, 1.0)
 _FIRST: Final = 16
 #: A gain smaller than this share in every measure is rounding, however sure it is.
 _LEAST_SHARE: Final = 0.002
+#: Deviations over those before from which values count as larger.
+_LARGER: Final = 1.05
 #: Information that alone speaks for a change, over that of the data as given.
 _MORE: Final = 1.2
 #: Nats that the right data must tell apart: less, and the output is no scores of classes, but an embedding.
@@ -120,15 +122,15 @@ class _Trial:
             return 0.0
         if errors.mean() >= least.mean and errors.min() >= least.each:
             return float(errors.mean())
-        # Larger values make larger logits, which only look surer. A change that makes values smaller has no such help.
-        if self._shrinks(change) and errors[0] >= least.alone and told >= _MORE * told_before:
+        # Larger values make larger logits, which only look surer; a change that leaves them as large has no such help.
+        if not self._enlarges(change) and errors[0] >= least.alone and told >= _MORE * told_before:
             return float(errors[0])
         return 0.0
 
-    def _shrinks(self, change: Change) -> bool:
+    def _enlarges(self, change: Change) -> bool:
         x = self._case.kept[0][self._case.input_name]
         made = change.make(x, self._domain)
-        return made is not None and float(made.std()) < float(x.std()) / 2
+        return made is None or float(made.std()) > _LARGER * float(x.std())
 
     def _maps(self, change: Change) -> float:
         """As many standard errors as the change is better by; 0 where it is not enough."""
