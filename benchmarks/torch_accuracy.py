@@ -173,7 +173,7 @@ def efficientnet(epochs: int = 2, rate: float = 1e-5) -> dict[str, Any]:
     ptq = convert(calibrated)
     torch.manual_seed(0)
     teacher, began = Teacher(net), time.process_time()
-    trained = freeze_batch_norm(prepare_qat(copy.deepcopy(net).train()))
+    trained = freeze_batch_norm(prepare_qat(copy.deepcopy(net)).train())  # traced in evaluation: no layers dropped
     with torch.no_grad():  # ranges as post-training calibration has them, before the first step
         for part in seen.split(8):
             trained(part)

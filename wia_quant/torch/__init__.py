@@ -12,10 +12,12 @@ try:
 except ImportError as error:
     raise MissingExtraError("PyTorch is not installed; install it with: pip install 'wia-quant[torch]'") from error
 
+from wia_quant.torch.calibration import from_calibration, observe
 from wia_quant.torch.distill import Teacher
 from wia_quant.torch.export import Exported, export, to_onnx
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import freeze
+from wia_quant.torch.logging_hooks import log_ranges, scales_of
 from wia_quant.torch.lsq import LearnedFakeQuantize, start_learning
 from wia_quant.torch.prepare import (
     PrepareError,
@@ -49,18 +51,22 @@ __all__ = [
     "export",
     "freeze",
     "freeze_batch_norm",
+    "from_calibration",
     "get_default_qat_qconfig",
     "get_default_qat_qconfig_mapping",
     "get_default_qconfig",
     "get_default_qconfig_mapping",
     "get_lsq_qconfig",
     "get_qconfig",
+    "log_ranges",
+    "observe",
     "prepare",
     "prepare_fx",
     "prepare_qat",
     "prepare_qat_fx",
     "quantize_weights",
     "register",
+    "scales_of",
     "start_learning",
     "to_onnx",
     "unregister",

@@ -158,6 +158,16 @@ def to_onnx(
     return proto
 
 
+def float_onnx(model: nn.Module, example: Any) -> onnx.ModelProto:
+    """A float model in evaluation mode as ONNX; the model is left as it is."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        return to_onnx(model.eval(), example)
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
 def dynamic_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Axis 0 of each tensor named batch, in the structure that torch.export wants."""
     batch = torch.export.Dim.DYNAMIC

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from wia_quant.errors import DataError, ExportError, ModelError, UsageError
-from wia_quant.torch.export import export, to_onnx
+from wia_quant.torch.export import export, float_onnx
 from wia_quant.torch.fake_quantize import FakeQuantize
 
 #: Rows of an example that stands for data which only tells one shape.
@@ -39,7 +39,7 @@ def model_to_onnx(model: nn.Module, data: object) -> onnx.ModelProto:
         raise ExportError(
             f"{type(model).__name__} has fake quantizers: it is quantized already; wia_quant.torch.export writes it"
         )
-    return _float_onnx(model, _example(model, data))
+    return float_onnx(model, _example(model, data))
 
 
 def read_to_onnx(what: str, shapes: Sequence[str]) -> onnx.ModelProto:
@@ -61,20 +61,11 @@ def read_to_onnx(what: str, shapes: Sequence[str]) -> onnx.ModelProto:
         )
     if _is_prepared(model):
         return export(model, example).model
-    return _float_onnx(model, example)
+    return float_onnx(model, example)
 
 
 def _is_prepared(model: nn.Module) -> bool:
     return any(isinstance(module, FakeQuantize) for module in model.modules())
-
-
-def _float_onnx(model: nn.Module, example: Any) -> onnx.ModelProto:
-    modes = {module: module.training for module in model.modules()}
-    try:
-        return to_onnx(model.eval(), example)
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def _example(model: nn.Module, data: object) -> Any:

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training begins with the ranges of post-training quantization, and can be watched."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+import wia_quant
+import wia_quant.torch as wia
+from tests.torch.nets import NETS, Mobile, Residual, picture
+from wia_quant.affine import range_of
+from wia_quant.errors import CalibrationError, UsageError
+
+
+@pytest.mark.parametrize("name", ["residual", "mobile", "attention"])
+def test_training_begins_with_the_ranges_of_the_table(name: str, tmp_path: Path) -> None:
+    make, batch = NETS[name]
+    net, batches = make().eval(), [batch() for _ in range(2)]
+    quantized = wia_quant.quantize(net, data=batches)
+    quantized.save(tmp_path / "net.wia.onnx")
+    prepared = wia.from_calibration(net, tmp_path / "net.calib.json", batches[0])
+    quantizers = [m for m in prepared.modules() if isinstance(m, wia.FakeQuantize) and m.observer.has_history]
+    begun = [(m.observer.lo, m.observer.hi) for m in quantizers if m.observer.seen]
+    table = {(r.lo, r.hi) for r in quantized.table.ranges.values()}
+    assert len(begun) >= len(quantizers) - 3  # what only float operators read is not in the table
+    assert set(begun) <= table
+
+
+def test_a_table_of_another_model_is_an_error() -> None:
+    quantized = wia_quant.quantize(Mobile().eval(), data=[picture()])
+    table = dataclasses.replace(quantized.table, tensors={})
+    with pytest.raises(CalibrationError, match="made of another one"):
+        wia.from_calibration(Residual().eval(), table, picture())
+
+
+def test_samples_shown_before_training_give_the_ranges_of_calibration() -> None:
+    net, batches = Residual().eval(), [picture() for _ in range(3)]
+    calibrated, prepared = wia.prepare(net), wia.prepare_qat(net, qconfig=wia.get_default_qconfig()).train()
+    for batch in batches:
+        calibrated(*batch)
+    wia.observe(prepared, batches)
+    assert prepared.training
+    spans = [
+        [range_of(m.qparams()) for m in model.modules() if isinstance(m, wia.FakeQuantize) and m.axis is None]
+        for model in (calibrated, prepared)
+    ]
+    assert spans[0] == spans[1]
+
+
+def test_a_teacher_is_satisfied_by_itself_and_pulls_others() -> None:
+    net, (x,) = Residual().eval(), picture()
+    teacher = wia.Teacher(net, temperature=2.0)
+    with torch.no_grad():
+        assert float(teacher(net(x), x)) == pytest.approx(0.0, abs=1e-6)
+    student = wia.prepare_qat(Residual())
+    loss = teacher(student(x), x)
+    loss.backward()
+    assert float(loss.detach()) > 0
+    assert all(p.grad is not None for p in student.parameters())
+    with pytest.raises(UsageError, match="other shapes"):
+        teacher(torch.zeros(1, 2), x)
+
+
+class Writer:
+    """What a TensorBoard SummaryWriter offers of it."""
+
+    def __init__(self) -> None:
+        self.scalars: dict[str, list[tuple[int, float]]] = {}
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.scalars.setdefault(tag, []).append((step, value))
+
+
+def test_ranges_and_scales_are_logged_as_they_move() -> None:
+    prepared, writer = wia.prepare_qat(Residual()), Writer()
+    with wia.log_ranges(prepared, writer, every=2):
+        for _ in range(4):
+            prepared(*picture())
+    prepared(*picture())
+    tags = set(writer.scalars)
+    assert {"wia/stem.weight_fake_quantize/scale_max", "wia/x/lo", "wia/x/hi", "wia/x/scale"} <= tags
+    assert [step for step, _ in writer.scalars["wia/x/lo"]] == [0, 2]
+    assert all(value < 0 for _, value in writer.scalars["wia/x/lo"])
