@@ -30,11 +30,14 @@ SOURCES: Final[Mapping[str, str]] = MappingProxyType(
         "torch": "wia_quant.torch.source",
         "keras": "wia_quant.keras.source",
         "saved-model": "wia_quant.keras.source",
+        "tflite": "wia_quant.tflite.source",
     }
 )
 
 #: Ending of a file's name -> the name in SOURCES of what reads it.
-FILES: Final[Mapping[str, str]] = MappingProxyType({".keras": "keras", ".h5": "keras", ".hdf5": "keras"})
+FILES: Final[Mapping[str, str]] = MappingProxyType(
+    {".keras": "keras", ".h5": "keras", ".hdf5": "keras", ".tflite": "tflite"}
+)
 
 #: The file that makes a folder a SavedModel.
 SAVED_MODEL: Final = "saved_model.pb"

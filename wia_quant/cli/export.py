@@ -24,7 +24,9 @@ QUANTIZED_SUFFIX: Final = ".wia.onnx"
 def export(
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="A .keras or .h5 file, or a SavedModel folder.", show_default=False),
+        typer.Argument(
+            metavar="[FILE]", help="A .keras, .h5 or .tflite file, or a SavedModel folder.", show_default=False
+        ),
     ] = None,
     torch: Annotated[
         str | None,

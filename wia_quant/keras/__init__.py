@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantization-aware training of Keras models, tf_keras and Keras 3, and their export to the one format."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from wia_quant.keras.frameworks import require_any
+from wia_quant.keras.frameworks import require, require_any
 
 require_any()
 
@@ -35,4 +34,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:  # Any: what a module attribute is; PEP 562
     if name not in _TF_KERAS:
         raise AttributeError(f"module 'wia_quant.keras' has no attribute '{name}'")
-    return getattr(import_module("wia_quant.keras.tf_keras.scheme"), name)
+    return getattr(require("wia_quant.keras.tf_keras.scheme"), name)

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from wia_quant.builder import ELEMENT_TYPES, Builder, Tensor, channels_first
 from wia_quant.errors import ExportError
-from wia_quant.keras.emit.builder import ELEMENT_TYPES, Builder, Tensor, channels_first
 from wia_quant.keras.emit.operations import operation
 from wia_quant.keras.emit.table import LAYERS, OPERATION, key_of
 from wia_quant.keras.steps import FAKE_QUANTIZE, Step, fold_batch_norms, split, with_tensors

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from wia_quant.builder import Builder, Tensor
 from wia_quant.errors import ExportError
-from wia_quant.keras.emit.builder import Builder, Tensor
 from wia_quant.keras.steps import Step
 
 Function = Callable[[Builder, Tensor], Tensor]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
+from wia_quant.builder import Builder, Tensor
 from wia_quant.errors import ExportError
-from wia_quant.keras.emit.builder import Builder, Tensor
 from wia_quant.keras.steps import Step
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from wia_quant.builder import Builder, Tensor
 from wia_quant.errors import ExportError
-from wia_quant.keras.emit.builder import Builder, Tensor
 from wia_quant.keras.emit.products import array
 from wia_quant.keras.steps import Step
 

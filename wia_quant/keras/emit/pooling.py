@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from wia_quant.keras.emit.builder import Builder, Tensor
-from wia_quant.keras.emit.products import numbers, padding_of, spatial_input, spatial_output
+from wia_quant.builder import Builder, Tensor, padding_of
+from wia_quant.keras.emit.products import numbers, spatial_input, spatial_output
 from wia_quant.keras.steps import Step
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wia_quant.affine import INT8_NARROW, QParams, quantize
+from wia_quant.builder import Array, Builder, Tensor, channels_first, flattened_rows, padding_of
 from wia_quant.errors import ExportError
-from wia_quant.keras.emit.builder import Array, Builder, Tensor, channels_first
 from wia_quant.keras.steps import Step
 
 Floats = npt.NDArray[np.float64]
@@ -118,34 +117,6 @@ def numbers(value: Any, rank: int) -> list[int]:
     return [int(value)] * rank if isinstance(value, int) else [int(v) for v in value]
 
 
-def padding_of(
-    mode: str, sizes: list[int | None], kernel: list[int], strides: list[int], dilations: list[int]
-) -> dict[str, Any]:
-    """ONNX' attributes for Keras' padding: explicit numbers where the sizes are known."""
-    if mode == "valid":
-        return {}
-    if mode == "causal":
-        return {"pads": [*[d * (k - 1) for k, d in zip(kernel, dilations, strict=True)], *[0] * len(kernel)]}
-    if mode != "same":
-        raise ExportError(f"padding '{mode}' is unknown")
-    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
-    totals = [_same(size, span, stride) for size, span, stride in zip(sizes, spans, strides, strict=True)]
-    if any(t is None for t in totals):
-        return {"auto_pad": "SAME_UPPER"}
-    known = [t for t in totals if t is not None]
-    if not any(known):
-        return {}
-    return {"pads": [*[t // 2 for t in known], *[t - t // 2 for t in known]]}
-
-
-def _same(size: int | None, span: int, stride: int) -> int | None:
-    if stride == 1:
-        return span - 1
-    if size is None:
-        return None
-    return max((math.ceil(size / stride) - 1) * stride + span - size, 0)
-
-
 def _convolve(
     b: Builder, step: Step, x: Tensor, kernel: Array, groups: int, grid: QParams | None, bias: Any, fold: Fold | None
 ) -> Tensor:
@@ -240,7 +211,7 @@ def dense(b: Builder, step: Step, x: Tensor) -> Tensor:
     kernel = array(layer.kernel)
     if x.unflattened is not None:
         source = x.unflattened
-        kernel = kernel[_rows(source)]
+        kernel = kernel[flattened_rows(source)]
         name = b.node("Flatten", [source.name], axis=1)
     else:
         name = b.logical(x).name
@@ -250,13 +221,6 @@ def dense(b: Builder, step: Step, x: Tensor) -> Tensor:
     weights = weight_and_bias(b, step, kernel, 1, grid, layer.bias, _fold_of(step))
     product = b.node("MatMul", [name, weights[0]])
     return Tensor(product if len(weights) == 1 else b.node("Add", [product, weights[1]]), shape)
-
-
-def _rows(source: Tensor) -> npt.NDArray[np.int64]:
-    """Which rows of Keras' kernel, in which order, a kernel has that reads ``source`` flattened as it lies."""
-    sizes = [1, *(int(d or 0) for d in source.shape[1:])]
-    places = np.arange(math.prod(sizes)).reshape(sizes)
-    return places.transpose(source.order or range(len(sizes))).reshape(-1)
 
 
 def embedding(b: Builder, step: Step, x: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from wia_quant.builder import Builder, Tensor, channels_first
 from wia_quant.errors import ExportError
-from wia_quant.keras.emit.builder import Builder, Tensor, channels_first
 from wia_quant.keras.emit.products import numbers
 from wia_quant.keras.steps import Step
 

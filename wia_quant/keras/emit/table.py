@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from wia_quant.builder import Builder, Tensor
 from wia_quant.keras.emit import activations, merging, normalization, pooling, products, shapes
-from wia_quant.keras.emit.builder import Builder, Tensor
 from wia_quant.keras.emit.operations import FUNCTIONS, OPERATIONS
 from wia_quant.keras.steps import Step
 from wia_quant.keras.trace import Keras

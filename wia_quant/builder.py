@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ONNX graph in the making, and how its tensors lie in memory.
+"""An ONNX graph in the making from a framework that puts channels last, and how its tensors lie in memory.
 
-Keras puts channels last, ONNX before the spatial axes. A tensor remembers how it lies; only what needs another order
-than it finds has it transposed. So a net of convolutions has one Transpose at its input and none inside.
+Keras and TFLite put channels last, ONNX before the spatial axes. A tensor remembers how it lies; only what needs
+another order than it finds has it transposed. So a net of convolutions has one Transpose at its input and none inside.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -16,10 +17,11 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from wia_quant.errors import ExportError
 from wia_quant.graph import ir_version_of
-from wia_quant.keras.trace import Shape
 
 Array = npt.NDArray[Any]
+Shape = tuple[int | None, ...]
 
 #: As the exports from torch: every operator that the emitters write is in it.
 OPSET: Final = 18
@@ -42,11 +44,11 @@ class Tensor:
 
     Attributes:
         name: in the graph.
-        shape: as Keras sees it; None is open.
-        order: axis i of the graph's tensor is Keras' axis ``order[i]``; None as Keras has it.
-        dtype: as Keras names it.
+        shape: as the framework sees it; None is open.
+        order: axis i of the graph's tensor is the framework's axis ``order[i]``; None as the framework has it.
+        dtype: as numpy names it.
         unflattened: of a flattened tensor that is not in the graph yet: what will be flattened. A Dense takes it as it
-            lies, with its kernel's rows in that order; others have it put in Keras' order.
+            lies, with its kernel's rows in that order; others have it put in the framework's order.
     """
 
     name: str
@@ -61,7 +63,7 @@ class Tensor:
         return len(self.shape)
 
     def axis(self, axis: int) -> int:
-        """Where Keras' ``axis`` is in the graph's tensor."""
+        """Where the framework's ``axis`` is in the graph's tensor."""
         axis %= self.rank
         return axis if self.order is None else self.order.index(axis)
 
@@ -129,7 +131,7 @@ class Builder:
 
     def arranged(self, x: Tensor, order: tuple[int, ...] | None) -> Tensor:
         """``x`` lying in ``order``; a Transpose only where it does not yet."""
-        x = self._in_keras_order(x)
+        x = self._in_order(x)
         if x.order == order:
             return x
         key = (x.name, order)
@@ -141,14 +143,14 @@ class Builder:
         return self._moved[key]
 
     def logical(self, x: Tensor) -> Tensor:
-        """``x`` as Keras has it."""
+        """``x`` as the framework has it."""
         return self.arranged(x, None)
 
     def first(self, x: Tensor) -> Tensor:
         """``x`` with its last axis, the channels, moved to axis 1."""
         return self.arranged(x, channels_first(x.rank))
 
-    def _in_keras_order(self, x: Tensor) -> Tensor:
+    def _in_order(self, x: Tensor) -> Tensor:
         if x.unflattened is None:
             return x
         source = self.logical(x.unflattened)
@@ -167,7 +169,7 @@ class Builder:
         return [self.arranged(t, order if t.rank == rank else None) for t in tensors], order
 
     def spread(self, values: Any, x: Tensor, axis: int = -1) -> Array:
-        """Constants along Keras' ``axis`` of ``x``, shaped to broadcast with it as it lies."""
+        """Constants along the framework's ``axis`` of ``x``, shaped to broadcast with it as it lies."""
         array = np.asarray(values, np.float32)
         if array.ndim == 0 or array.size == 1:
             return array.reshape(())
@@ -196,10 +198,45 @@ class Builder:
         self, inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto], producer: str
     ) -> onnx.ModelProto:
         """The finished model."""
-        graph = helper.make_graph(self.nodes, "keras", inputs, outputs, self.constants)
+        graph = helper.make_graph(self.nodes, "graph", inputs, outputs, self.constants)
         return helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=ir_version_of(OPSET),
             producer_name=producer,
         )
+
+
+def padding_of(
+    mode: str, sizes: list[int | None], kernel: list[int], strides: list[int], dilations: list[int]
+) -> dict[str, Any]:
+    """ONNX' attributes for the framework's padding: explicit numbers where the sizes are known."""
+    if mode == "valid":
+        return {}
+    if mode == "causal":
+        return {"pads": [*[d * (k - 1) for k, d in zip(kernel, dilations, strict=True)], *[0] * len(kernel)]}
+    if mode != "same":
+        raise ExportError(f"padding '{mode}' is unknown")
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    totals = [_same(size, span, stride) for size, span, stride in zip(sizes, spans, strides, strict=True)]
+    if any(t is None for t in totals):
+        return {"auto_pad": "SAME_UPPER"}
+    known = [t for t in totals if t is not None]
+    if not any(known):
+        return {}
+    return {"pads": [*[t // 2 for t in known], *[t - t // 2 for t in known]]}
+
+
+def _same(size: int | None, span: int, stride: int) -> int | None:
+    if stride == 1:
+        return span - 1
+    if size is None:
+        return None
+    return max((math.ceil(size / stride) - 1) * stride + span - size, 0)
+
+
+def flattened_rows(source: Tensor) -> npt.NDArray[np.int64]:
+    """Which rows of the framework's kernel, in which order, a kernel has that reads ``source`` flattened as it lies."""
+    sizes = [1, *(int(d or 0) for d in source.shape[1:])]
+    places = np.arange(math.prod(sizes)).reshape(sizes)
+    return places.transpose(source.order or range(len(sizes))).reshape(-1)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float, post-training and trained-quantized Keras models on MNIST, and how exactly their files follow them.
+
+    python benchmarks/keras_qat.py MNIST_FOLDER RESULTS.json keras|tf_keras [hard]
+
+MNIST_FOLDER holds the four uncompressed IDX files. "hard" shifts the digits by up to 6 pixels and adds noise of 0.5.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import onnxruntime
+
+import wia_quant
+import wia_quant.keras as wq
+
+N_TRAIN, N_TEST, BATCH = 12_000, 2_000, 64
+
+
+def idx(folder: Path, pattern: str) -> np.ndarray:
+    """An IDX file of bytes."""
+    (path,) = [p for p in folder.rglob("*") if p.is_file() and pattern in p.name.replace(".", "-")]
+    raw = path.read_bytes()
+    rank = raw[3]
+    shape = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(rank)]
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(shape)
+
+
+def data(folder: Path, part: str, n: int, hard: bool) -> tuple[np.ndarray, np.ndarray]:
+    x = idx(folder, f"{part}-images")[:n, ..., None].astype(np.float32) / 255
+    y = idx(folder, f"{part}-labels")[:n].astype(np.int64)
+    if hard:
+        rng = np.random.default_rng(len(part))
+        x = np.stack([np.roll(image, rng.integers(-6, 7, 2), (0, 1)) for image in x])
+        x = np.clip(x + rng.normal(0, 0.5, x.shape), 0, 1).astype(np.float32)
+    return x, y
+
+
+def net(keras: Any) -> Any:
+    """Conv, BatchNorm, ReLU; depthwise; residual."""
+    layers = keras.layers
+
+    def block(x: Any, layer: Any) -> Any:
+        return layers.ReLU()(layers.BatchNormalization(momentum=0.9)(layer(x)))
+
+    x = inputs = keras.Input((28, 28, 1), name="image")
+    x = block(x, layers.Conv2D(16, 3, strides=2, padding="same", use_bias=False))
+    for _ in range(2):
+        y = block(x, layers.DepthwiseConv2D(3, padding="same", use_bias=False))
+        y = layers.BatchNormalization(momentum=0.9)(layers.Conv2D(16, 1, use_bias=False)(y))
+        x = layers.ReLU()(layers.Add()([x, y]))
+    x = block(x, layers.Conv2D(32, 3, strides=2, padding="same", use_bias=False))
+    x = layers.GlobalAveragePooling2D()(block(x, layers.DepthwiseConv2D(3, use_bias=False)))
+    return keras.Model(inputs, layers.Dense(10, name="logits")(x))
+
+
+def fit(keras: Any, model: Any, x: np.ndarray, y: np.ndarray, rate: float, epochs: int) -> None:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(rate), loss)
+    model.fit(x, y, batch_size=BATCH, epochs=epochs, verbose=0)
+
+
+def run_ort(file: Any, x: np.ndarray) -> np.ndarray:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(file.SerializeToString(), options)
+    return np.concatenate([session.run(None, {"image": x[i : i + 200]})[0] for i in range(0, len(x), 200)])
+
+
+def run_wia(file: Any, x: np.ndarray) -> np.ndarray:
+    session = wia_quant.Session(file.SerializeToString())
+    return np.concatenate([session.run(None, {"image": x[i : i + 200]})[0] for i in range(0, len(x), 200)])
+
+
+def compare(got: np.ndarray, want: np.ndarray) -> dict[str, Any]:
+    """Mismatches: beyond rounding of float32; and in levels of 1/255 of the outputs' range, as int8 would hold them."""
+    step = float(want.max() - want.min()) / 255
+    apart = np.abs(got - want)
+    return {
+        "outputs": got.size,
+        "beyond 1e-5 of the span": int((apart > 1e-5 * np.abs(want).max()).sum()),
+        "beyond one step of 1/255": int((apart > step).sum()),
+        "largest, in steps of 1/255": round(float(apart.max()) / step, 3),
+        "answers that differ": int((got.argmax(1) != want.argmax(1)).sum()),
+    }
+
+
+def main(folder: str, out: str, name: str, *options: str) -> None:
+    keras = importlib.import_module(name)
+    keras.utils.set_random_seed(0)
+    hard = "hard" in options
+    (x, y), (x_test, y_test) = (data(Path(folder), p, n, hard) for p, n in (("train", N_TRAIN), ("t10k", N_TEST)))
+
+    def accuracy(logits: np.ndarray) -> float:
+        return round(100 * float((logits.argmax(1) == y_test).mean()), 3)
+
+    def predict(model: Any) -> np.ndarray:
+        return np.asarray(model.predict(x_test, batch_size=200, verbose=0))
+
+    start = time.process_time()
+    model = net(keras)
+    fit(keras, model, x, y, 3e-3, 2)
+    floats = predict(model)
+    walked = run_ort(wq.to_onnx(model), x_test)
+    ptq = wia_quant.quantize(model, data={"image": x[:300]})
+    quantized = wq.quantize_model(model)
+    fit(keras, quantized, x, y, 1e-3, 1)
+    wq.freeze_batch_norm(quantized)
+    fit(keras, quantized, x, y, 3e-4, 1)
+    trained = predict(quantized)
+    file = wq.export(quantized).model
+    in_ort, in_wia = run_ort(file, x_test), run_wia(file, x_test)
+    found = {
+        "framework": f"{name} {keras.__version__}",
+        "set": "MNIST, shifted and noisy" if hard else "MNIST",
+        "samples": {"train": len(x), "test": len(x_test)},
+        "accuracy": {
+            "float": accuracy(floats),
+            "float in ONNX": accuracy(walked),
+            "post-training, libwia": accuracy(run_wia(ptq.model, x_test)),
+            "trained, Keras": accuracy(trained),
+            "trained, onnxruntime without optimizations": accuracy(in_ort),
+            "trained, libwia": accuracy(in_wia),
+        },
+        "float ONNX against Keras, largest difference": float(np.abs(walked - floats).max()),
+        "onnxruntime without optimizations against training": compare(in_ort, trained),
+        "libwia against training": compare(in_wia, trained),
+        "cpu seconds": round(time.process_time() - start),
+    }
+    path = Path(out)
+    results = json.loads(path.read_text()) if path.exists() else []
+    path.write_text(json.dumps([*results, found], indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

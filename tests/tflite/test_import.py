@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An int8 .tflite file computes the same in libwia as in the LiteRT interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.keras.models import framework, randomize, residual, train
+from wia_quant import Session
+from wia_quant.cli.app import invoke
+from wia_quant.errors import ExportError, ModelError, UnsupportedError, WiaError
+from wia_quant.rules import Severity, check_model
+from wia_quant.tflite import to_onnx
+
+SIZE = 16
+
+
+def branches(keras: Any) -> Any:
+    """Concat, resizing, average pooling, padding, a gate, softmax."""
+    layers = keras.layers
+    x = inputs = keras.Input((SIZE, SIZE, 3))
+    x = layers.Conv2D(8, 3, strides=2, padding="same", activation="relu6")(x)
+    y = layers.UpSampling2D(2)(layers.MaxPooling2D(2)(x))
+    z = layers.Conv2D(4, 3, activation="tanh")(layers.ZeroPadding2D(1)(x))
+    x = layers.Concatenate()([x, y, z])
+    gate = layers.Conv2D(16 + 4, 1, activation="sigmoid")(layers.GlobalAveragePooling2D(keepdims=True)(x))
+    x = layers.LeakyReLU(0.1)(layers.Multiply()([x, gate]))
+    return keras.Model(inputs, layers.Softmax()(layers.Dense(5)(layers.Flatten()(x))))
+
+
+def decoder(keras: Any) -> Any:
+    """Transposed convolutions; the output is a picture."""
+    layers = keras.layers
+    x = inputs = keras.Input((SIZE, SIZE, 3))
+    x = layers.Conv2D(8, 3, strides=2, padding="same", activation="relu")(x)
+    x = layers.Conv2DTranspose(6, 3, strides=2, padding="same", activation="relu")(x)
+    return keras.Model(inputs, layers.Conv2D(2, 1)(x))
+
+
+def trained(keras: Any) -> Any:
+    """Made by tensorflow-model-optimization and trained."""
+    tfmot = framework("tensorflow_model_optimization").quantization.keras
+    model = tfmot.quantize_model(residual(keras))
+    train(keras, model)
+    return model
+
+
+MODELS: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "residual, float ends": (residual, False),
+    "residual, int8 ends": (residual, True),
+    "branches": (branches, False),
+    "decoder": (decoder, True),
+    "trained": (trained, False),
+}
+
+#: How far the outputs may be apart, in levels, and what share of them. LiteRT's kernels in fixed point (transposed
+#: convolutions, averages, leaky ReLU, tables) round a half away from zero, or twice; ONNX and libwia once, to even.
+ROUNDS_OTHERWISE = {"branches": (6.0, 0.2), "decoder": (1.01, 0.01)}
+
+
+@cache
+def converted(name: str) -> bytes:
+    tf, keras = framework("tensorflow"), framework("tf_keras")
+    make, int8_ends = MODELS[name]
+    keras.utils.set_random_seed(0)
+    model = make(keras) if make is trained else randomize(make(keras))
+    rng = np.random.default_rng(0)
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: (
+        [rng.uniform(0, 1, (1, SIZE, SIZE, 3)).astype(np.float32)] for _ in range(20)
+    )
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    if int8_ends:
+        converter.inference_input_type = converter.inference_output_type = tf.int8
+    found: bytes = converter.convert()
+    return found
+
+
+def in_litert(content: bytes, x: np.ndarray) -> tuple[np.ndarray, float]:
+    """What LiteRT makes of reals, as reals; and the step of its output."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=content, num_threads=1)
+    (given,) = interpreter.get_input_details()
+    interpreter.resize_tensor_input(given["index"], x.shape)
+    interpreter.allocate_tensors()
+    scale, zero_point = given["quantization"]
+    levels = np.clip(np.rint(x / np.float32(scale or 1)) + zero_point, -128, 127).astype(given["dtype"])
+    interpreter.set_tensor(given["index"], x if given["dtype"] == np.float32 else levels)
+    interpreter.invoke()
+    (made,) = interpreter.get_output_details()
+    y = interpreter.get_tensor(made["index"])
+    if y.dtype == np.float32:
+        steps = np.diff(np.unique(y))
+        return y, float(steps[steps > 1e-9].min())
+    scale, zero_point = made["quantization"]
+    return (y.astype(np.float32) - zero_point) * np.float32(scale), float(scale)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_libwia_computes_what_litert_does(name: str) -> None:
+    content = converted(name)
+    model = to_onnx(content)
+    assert [str(f) for f in check_model(model) if f.severity is not Severity.NOTE] == []
+    x = np.random.default_rng(1).uniform(0, 1, (64, SIZE, SIZE, 3)).astype(np.float32)
+    (got,) = Session(model.SerializeToString()).run(None, {model.graph.input[0].name: x})
+    want, step = in_litert(content, x)
+    apart = np.abs(got - want) / step
+    largest, share = ROUNDS_OTHERWISE.get(name, (0.01, 0.0))
+    assert apart.max() <= largest, f"{(apart > 0.5).mean():.4f} of the outputs differ"
+    assert (apart > 0.5).mean() <= share
+
+
+def test_the_command_line_exports_a_tflite_file(tmp_path: Path) -> None:
+    (tmp_path / "net.tflite").write_bytes(converted("residual, float ends"))
+    out = tmp_path / "net.wia.onnx"
+    assert invoke(["export", str(tmp_path / "net.tflite"), "-o", str(out)]) == 0
+    assert [list(i.shape[1:]) for i in Session(out).get_inputs()] == [[SIZE, SIZE, 3]]
+
+
+def test_a_float_model_is_an_error() -> None:
+    tf, keras = framework("tensorflow"), framework("tf_keras")
+    content = tf.lite.TFLiteConverter.from_keras_model(decoder(keras)).convert()
+    with pytest.raises(ExportError, match="no activation"):
+        to_onnx(content)
+
+
+def test_an_operator_that_is_not_read_is_named() -> None:
+    from ai_edge_litert import schema_py_generated as schema
+
+    content = bytearray(converted("decoder"))
+    model = schema.ModelT.InitFromPackedBuf(bytes(content), 0)
+    model.operatorCodes[0].builtinCode = schema.BuiltinOperator.FLOOR_DIV
+    import flatbuffers
+
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    with pytest.raises(UnsupportedError, match=r"FLOOR_DIV \(\d\)"):
+        to_onnx(bytes(builder.Output()))
+
+
+def test_what_is_no_tflite_file_is_an_error() -> None:
+    with pytest.raises(ModelError, match=r"no \.tflite file"):
+        to_onnx(b"not a model")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_broken_file_is_an_error_and_no_crash(seed: int) -> None:
+    content = bytearray(converted("decoder"))
+    rng = np.random.default_rng(seed)
+    for _ in range(1 + seed % 8):
+        content[int(rng.integers(8, len(content)))] = int(rng.integers(0, 256))
+    if seed % 3 == 0:
+        content = content[: int(rng.integers(9, len(content)))]
+    with suppress(WiaError):  # anything else fails the test; some changes leave a valid file
+        to_onnx(bytes(content))

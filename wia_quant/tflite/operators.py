@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table: operator of TFLite -> the float operator that its integers stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from wia_quant.builder import Array, Builder, Tensor, channels_first, flattened_rows, padding_of
+from wia_quant.errors import UnsupportedError
+from wia_quant.tflite.reader import Op, TensorInfo
+
+
+class Graph(Protocol):
+    """What an emitter sees of the conversion."""
+
+    b: Builder
+
+    def x(self, op: Op, place: int) -> Tensor:
+        """An input as reals."""
+        ...
+
+    def info(self, index: int) -> TensorInfo:
+        """What the file says of a tensor."""
+        ...
+
+    def weight(self, op: Op, place: int, turn: Callable[[Array], Array], axis: int) -> str:
+        """A constant int8 weight as reals, one scale along ``axis`` of its turned form."""
+        ...
+
+    def bias(self, op: Op, place: int) -> str | None:
+        """A constant int32 bias as reals; None without one."""
+        ...
+
+    def constant(self, op: Op, place: int) -> Array:
+        """The values of a constant input, as stored."""
+        ...
+
+
+Emit = Callable[[Graph, Op], Tensor | None]
+
+#: ActivationFunctionType -> what follows the operator.
+_FUSED: Final = {0: None, 1: "relu", 2: "relu_n1_to_1", 3: "relu6", 4: "tanh"}
+_BOUNDS: Final = {"relu_n1_to_1": (-1.0, 1.0), "relu6": (0.0, 6.0)}
+_PADDING: Final = {0: "same", 1: "valid"}
+
+
+def _activated(g: Graph, op: Op, y: Tensor) -> Tensor:
+    code = int(getattr(op.options, "fusedActivationFunction", 0))
+    if code not in _FUSED:
+        raise UnsupportedError(f"{op.kind} '{op.name}': fused activation {code} of TFLite is not read")
+    return _function(g.b, _FUSED[code], y)
+
+
+def _function(b: Builder, name: str | None, y: Tensor) -> Tensor:
+    if name is None:
+        return y
+    if name in _BOUNDS:
+        lo, hi = _BOUNDS[name]
+        return b.unary(y, "Clip", b.floats(lo, "min"), b.floats(hi, "max"))
+    return b.unary(y, "Relu" if name == "relu" else "Tanh")
+
+
+def _shape(g: Graph, op: Op) -> tuple[int | None, ...]:
+    return g.info(op.outputs[0]).shape
+
+
+def _convolve(g: Graph, op: Op, turn: Callable[[Array], Array], groups: int) -> Tensor:
+    o, x = op.options, g.b.first(g.x(op, 0))
+    size = list(g.constant(op, 1).shape[1:3])
+    strides = [int(o.strideH), int(o.strideW)]
+    dilations = [int(o.dilationHFactor), int(o.dilationWFactor)]
+    weights = [g.weight(op, 1, turn, 0), g.bias(op, 2)]
+    name = g.b.node(
+        "Conv",
+        [x.name, *[w for w in weights if w is not None]],
+        kernel_shape=size,
+        strides=strides,
+        dilations=dilations,
+        group=groups,
+        **padding_of(_PADDING[int(o.padding)], list(x.shape[1:3]), size, strides, dilations),
+    )
+    return _activated(g, op, Tensor(name, _shape(g, op), channels_first(4)))
+
+
+def _conv(g: Graph, op: Op) -> Tensor:
+    channels, per_group = g.x(op, 0).shape[3], g.constant(op, 1).shape[3]
+    return _convolve(g, op, lambda w: w.transpose(0, 3, 1, 2), int(channels or per_group) // per_group)
+
+
+def _depthwise(g: Graph, op: Op) -> Tensor:
+    return _convolve(g, op, lambda w: w.transpose(3, 0, 1, 2), int(g.x(op, 0).shape[3] or 1))
+
+
+def _transpose_conv(g: Graph, op: Op) -> Tensor:
+    o, x = op.options, g.b.first(g.x(op, 2))
+    kernel = g.constant(op, 1)
+    size, strides = list(kernel.shape[1:3]), [int(o.strideH), int(o.strideW)]
+    totals = [max(k - s, 0) if int(o.padding) == 0 else 0 for k, s in zip(size, strides, strict=True)]
+    weights = [g.weight(op, 1, lambda w: w.transpose(3, 0, 1, 2), 1), g.bias(op, 3) if len(op.inputs) > 3 else None]
+    name = g.b.node(
+        "ConvTranspose",
+        [x.name, *[w for w in weights if w is not None]],
+        kernel_shape=size,
+        strides=strides,
+        pads=[*[t // 2 for t in totals], *[t - t // 2 for t in totals]],
+        output_padding=[max(s - k, 0) for k, s in zip(size, strides, strict=True)],
+    )
+    return _activated(g, op, Tensor(name, _shape(g, op), channels_first(4)))
+
+
+def _fully_connected(g: Graph, op: Op) -> Tensor:
+    x = g.x(op, 0)
+    columns = g.constant(op, 1).shape[1]
+    if x.unflattened is not None:
+        rows = flattened_rows(x.unflattened)
+        name = g.b.node("Flatten", [x.unflattened.name], axis=1)
+    else:
+        rows, x = None, g.b.logical(x)
+        name = x.name
+        if x.rank != 2:
+            name = g.b.node("Reshape", [name, g.b.integers([-1, columns], "rows")])
+    weight = g.weight(op, 1, lambda w: w if rows is None else w[:, rows], 0)
+    bias = g.bias(op, 2)
+    product = g.b.node("Gemm", [name, weight, *([] if bias is None else [bias])], transB=1)
+    shape = _shape(g, op)
+    if len(shape) != 2:
+        product = g.b.node("Reshape", [product, g.b.integers([0 if shape[0] is None else shape[0], *shape[1:]], "s")])
+    return _activated(g, op, Tensor(product, shape))
+
+
+def _binary(op_type: str) -> Emit:
+    def emit(g: Graph, op: Op) -> Tensor:
+        (left, right), order = g.b.alike(g.x(op, 0), g.x(op, 1))
+        return _activated(g, op, Tensor(g.b.node(op_type, [left.name, right.name]), _shape(g, op), order))
+
+    return emit
+
+
+def _pool(op_type: str) -> Emit:
+    def emit(g: Graph, op: Op) -> Tensor:
+        o, x = op.options, g.b.first(g.x(op, 0))
+        size, strides = [int(o.filterHeight), int(o.filterWidth)], [int(o.strideH), int(o.strideW)]
+        padding = padding_of(_PADDING[int(o.padding)], list(x.shape[1:3]), size, strides, [1, 1])
+        name = g.b.node(op_type, [x.name], kernel_shape=size, strides=strides, **padding)
+        return _activated(g, op, Tensor(name, _shape(g, op), channels_first(4)))
+
+    return emit
+
+
+def _mean(g: Graph, op: Op) -> Tensor:
+    x = g.x(op, 0)
+    axes = sorted(int(a) % x.rank for a in g.constant(op, 1).reshape(-1))
+    keep = bool(op.options.keepDims)
+    if x.rank == 4 and axes == [1, 2]:
+        name = g.b.node("GlobalAveragePool", [g.b.first(x).name])
+        if keep:
+            return Tensor(name, _shape(g, op), channels_first(4))
+        return Tensor(g.b.node("Flatten", [name], axis=1), _shape(g, op))
+    name = g.b.node("ReduceMean", [g.b.logical(x).name, g.b.integers(axes, "axes")], keepdims=int(keep))
+    return Tensor(name, _shape(g, op))
+
+
+def _reshape(g: Graph, op: Op) -> Tensor:
+    x, shape = g.x(op, 0), _shape(g, op)
+    if len(shape) == 2 and x.rank > 2 and x.order is not None and None not in x.shape[1:] and x.shape[0] == shape[0]:
+        return Tensor("", shape, None, unflattened=x)
+    if x.rank == 2 and len(shape) == 4 and shape[1:3] == (1, 1) and x.unflattened is None:
+        name = g.b.node("Reshape", [x.name, g.b.integers([0, shape[3], 1, 1], "shape")])
+        return Tensor(name, shape, channels_first(4))
+    target = [0 if i == 0 and d is None else -1 if d is None else d for i, d in enumerate(shape)]
+    return Tensor(g.b.node("Reshape", [g.b.logical(x).name, g.b.integers(target, "shape")]), shape)
+
+
+def _transpose(g: Graph, op: Op) -> Tensor:
+    perm = [int(p) for p in g.constant(op, 1)]
+    return Tensor(g.b.node("Transpose", [g.b.logical(g.x(op, 0)).name], perm=perm), _shape(g, op))
+
+
+def _pad(g: Graph, op: Op) -> Tensor:
+    x, pairs = g.x(op, 0), g.constant(op, 1)
+    before, after = [0] * x.rank, [0] * x.rank
+    for axis, (lo, hi) in enumerate(pairs):
+        before[x.axis(axis)], after[x.axis(axis)] = int(lo), int(hi)
+    name = g.b.node("Pad", [x.name, g.b.integers([*before, *after], "pads"), g.b.floats(0.0, "zero")])
+    return g.b.like(x, name, _shape(g, op))
+
+
+def _concatenation(g: Graph, op: Op) -> Tensor:
+    xs, order = g.b.alike(*(g.x(op, i) for i in range(len(op.inputs))))
+    name = g.b.node("Concat", [x.name for x in xs], axis=xs[0].axis(int(op.options.axis)))
+    return _activated(g, op, Tensor(name, _shape(g, op), order))
+
+
+def _softmax(g: Graph, op: Op) -> Tensor:
+    if float(op.options.beta) != 1.0:
+        raise UnsupportedError(f"SOFTMAX '{op.name}': a beta other than 1 is not read")
+    x = g.b.logical(g.x(op, 0))
+    return Tensor(g.b.node("Softmax", [x.name], axis=x.rank - 1), x.shape)
+
+
+def _unary(op_type: str, **attributes: Any) -> Emit:
+    return lambda g, op: g.b.unary(g.x(op, 0), op_type, **attributes)
+
+
+def _bounded(name: str) -> Emit:
+    return lambda g, op: _function(g.b, name, g.x(op, 0))
+
+
+def _leaky(g: Graph, op: Op) -> Tensor:
+    return g.b.unary(g.x(op, 0), "LeakyRelu", alpha=float(op.options.alpha))
+
+
+def _resize(mode: str) -> Emit:
+    def emit(g: Graph, op: Op) -> Tensor:
+        o, x = op.options, g.b.first(g.x(op, 0))
+        shape, sizes = _shape(g, op), x.shape[1:3]
+        if None in sizes or o.alignCorners:
+            raise UnsupportedError(f"{op.kind} '{op.name}': aligned corners or an open size are not read")
+        scales = [float(n or 1) / float(s or 1) for n, s in zip(shape[1:3], sizes, strict=True)]
+        coordinates = "half_pixel" if o.halfPixelCenters else "asymmetric"
+        rounding = ("round_prefer_ceil" if o.halfPixelCenters else "floor") if mode == "nearest" else None
+        inputs = [x.name, "", g.b.floats([1.0, 1.0, *scales], "scales")]
+        name = g.b.node(
+            "Resize", inputs, mode=mode, coordinate_transformation_mode=coordinates, nearest_mode=rounding
+        )  # fmt: skip
+        return Tensor(name, shape, channels_first(4))
+
+    return emit
+
+
+def _same(g: Graph, op: Op) -> Tensor:
+    return g.x(op, 0)
+
+
+def _quantize(g: Graph, op: Op) -> Tensor:
+    """From one grid to another: its bounds stand between the two, and change nothing."""
+    x, before, after = g.x(op, 0), g.info(op.inputs[0]).grid, g.info(op.outputs[0])
+    if before is None or after.grid is None:
+        return x
+    lo, hi = np.iinfo(after.dtype).min, np.iinfo(after.dtype).max
+    scale, zero_point = np.float64(after.grid.scale[0]), int(after.grid.zero_point[0])
+    ends = [g.b.floats((level - zero_point) * scale, name) for level, name in ((lo, "min"), (hi, "max"))]
+    return g.b.unary(x, "Clip", *ends)
+
+
+def _add_n(g: Graph, op: Op) -> Tensor:
+    xs, order = g.b.alike(*(g.x(op, i) for i in range(len(op.inputs))))
+    name = reduce(lambda a, c: g.b.node("Add", [a, c]), [x.name for x in xs])
+    return Tensor(name, _shape(g, op), order)
+
+
+def _ignored(g: Graph, op: Op) -> None:
+    """Computes a shape, which the file says, too."""
+
+
+OPERATORS: Final[Mapping[str, Emit]] = MappingProxyType(
+    {
+        "CONV_2D": _conv,
+        "DEPTHWISE_CONV_2D": _depthwise,
+        "TRANSPOSE_CONV": _transpose_conv,
+        "FULLY_CONNECTED": _fully_connected,
+        "ADD": _binary("Add"),
+        "SUB": _binary("Sub"),
+        "MUL": _binary("Mul"),
+        "MAXIMUM": _binary("Max"),
+        "MINIMUM": _binary("Min"),
+        "ADD_N": _add_n,
+        "AVERAGE_POOL_2D": _pool("AveragePool"),
+        "MAX_POOL_2D": _pool("MaxPool"),
+        "MEAN": _mean,
+        "RESHAPE": _reshape,
+        "SQUEEZE": _reshape,
+        "EXPAND_DIMS": _reshape,
+        "TRANSPOSE": _transpose,
+        "PAD": _pad,
+        "CONCATENATION": _concatenation,
+        "SOFTMAX": _softmax,
+        "LOGISTIC": _unary("Sigmoid"),
+        "TANH": _unary("Tanh"),
+        "HARD_SWISH": _unary("HardSwish"),
+        "ELU": _unary("Elu"),
+        "RELU": _bounded("relu"),
+        "RELU6": _bounded("relu6"),
+        "RELU_N1_TO_1": _bounded("relu_n1_to_1"),
+        "LEAKY_RELU": _leaky,
+        "RESIZE_NEAREST_NEIGHBOR": _resize("nearest"),
+        "RESIZE_BILINEAR": _resize("linear"),
+        "QUANTIZE": _quantize,
+        "DEQUANTIZE": _same,
+        "SHAPE": _ignored,
+        "PACK": _ignored,
+        "STRIDED_SLICE": _ignored,
+    }
+)
+
+#: What moves or selects values: its result is on the grid of its input already.
+MOVERS: Final = frozenset(
+    {
+        "MAX_POOL_2D", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "PAD", "RESIZE_NEAREST_NEIGHBOR", "DEQUANTIZE",
+    }
+)  # fmt: skip

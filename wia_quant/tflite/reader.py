@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A .tflite file as plain data: tensors with their grids, operators with their options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wia_quant.errors import MissingExtraError, ModelError, UnsupportedError
+
+#: Bytes 4 to 8 of every file.
+_IDENTIFIER: Final = b"TFL3"
+
+_TYPES: Final = {
+    0: "float32",
+    1: "float16",
+    2: "int32",
+    3: "uint8",
+    4: "int64",
+    6: "bool",
+    7: "int16",
+    9: "int8",
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where the levels of a tensor lie: scale float32 and zero point int64, [n]; n > 1 along ``axis``."""
+
+    scale: npt.NDArray[np.float32]
+    zero_point: npt.NDArray[np.int64]
+    axis: int
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor of the model.
+
+    Attributes:
+        name: as in the file.
+        shape: axis 0 is None where the batch is open.
+        dtype: numpy's name.
+        grid: None of what is not quantized.
+        data: of a constant.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+    grid: Grid | None
+    data: npt.NDArray[Any] | None
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator.
+
+    Attributes:
+        kind: TFLite's name: "CONV_2D".
+        name: of its first output; for messages and nodes.
+        options: the options object of the schema; None where it has none.
+        inputs: indices of tensors, -1 for none.
+        outputs: indices of tensors.
+    """
+
+    kind: str
+    name: str
+    options: Any  # Any: an object of the generated schema
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TfliteModel:
+    """The main graph of a file."""
+
+    tensors: tuple[TensorInfo, ...]
+    ops: tuple[Op, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    content: bytes
+
+
+def read_model(source: str | Path | bytes) -> TfliteModel:
+    """Reads a .tflite file, or its bytes.
+
+    Raises:
+        ModelError: not such a file, or a broken one.
+        UnsupportedError: several graphs, or a tensor of a type that no device has.
+        MissingExtraError: the schema is not installed.
+    """
+    try:
+        from ai_edge_litert import schema_py_generated as schema
+    except ImportError as error:
+        raise MissingExtraError("LiteRT is not installed; install it with: pip install 'wia-quant[tflite]'") from error
+    label = "the .tflite bytes" if isinstance(source, bytes) else str(source)
+    try:
+        content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    except OSError as error:
+        raise ModelError(f"{label} cannot be read: {error.strerror}") from error
+    if content[4:8] != _IDENTIFIER:
+        raise ModelError(f"{label} is no .tflite file")
+    try:
+        model = schema.ModelT.InitFromPackedBuf(content, 0)
+        return _model(schema, model, content)
+    except (UnsupportedError, ModelError):
+        raise
+    except Exception as error:  # flatbuffers checks nothing: struct.error, IndexError, TypeError, MemoryError ...
+        raise ModelError(f"{label} is broken: {type(error).__name__}: {error}") from error
+
+
+def _model(schema: Any, model: Any, content: bytes) -> TfliteModel:
+    if len(model.subgraphs) != 1:
+        raise UnsupportedError(f"the model has {len(model.subgraphs)} graphs; only one without control flow is read")
+    graph = model.subgraphs[0]
+    names = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
+    codes = [names.get(max(int(c.builtinCode), int(c.deprecatedBuiltinCode)), "?") for c in model.operatorCodes]
+    tensors = tuple(_tensor(t, model.buffers) for t in graph.tensors)
+    ops = []
+    for op in graph.operators:
+        inputs = tuple(int(i) for i in _list(op.inputs))
+        outputs = tuple(int(i) for i in _list(op.outputs))
+        if not outputs or not all(0 <= i < len(tensors) for i in outputs) or not all(
+            -1 <= i < len(tensors) for i in inputs
+        ):  # fmt: skip
+            raise ModelError(f"operator {codes[op.opcodeIndex]} names a tensor that is not there")
+        ops.append(Op(codes[op.opcodeIndex], tensors[outputs[0]].name, op.builtinOptions, inputs, outputs))
+    ends = [tuple(int(i) for i in _list(v)) for v in (graph.inputs, graph.outputs)]
+    return TfliteModel(tensors, tuple(ops), ends[0], ends[1], content)
+
+
+def _list(value: Any) -> list[Any]:
+    return [] if value is None else list(value)
+
+
+def _tensor(tensor: Any, buffers: Any) -> TensorInfo:
+    name = (tensor.name or b"").decode("utf-8", "replace")
+    if tensor.type not in _TYPES:
+        raise UnsupportedError(f"tensor '{name}' has type {tensor.type} of TFLite, which is not read")
+    dtype = _TYPES[tensor.type]
+    shape = [int(d) for d in _list(tensor.shape)]
+    signature = [int(d) for d in _list(tensor.shapeSignature)]
+    raw = buffers[tensor.buffer].data
+    data = None
+    if raw is not None and len(raw):
+        data = np.frombuffer(bytes(bytearray(raw)), np.dtype(dtype)).reshape(shape)
+    open_batch = bool(signature) and signature[0] == -1
+    found: tuple[int | None, ...] = (None, *shape[1:]) if open_batch else tuple(shape)
+    return TensorInfo(name, found, dtype, _grid(tensor.quantization), data)
+
+
+def _grid(quantization: Any) -> Grid | None:
+    if quantization is None or quantization.scale is None or not len(quantization.scale):
+        return None
+    scale = np.asarray(quantization.scale, np.float32)
+    zero_point = np.asarray(_list(quantization.zeroPoint) or [0] * len(scale), np.int64)
+    return Grid(scale, np.broadcast_to(zero_point, scale.shape), int(quantization.quantizedDimension))
