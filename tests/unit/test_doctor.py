@@ -139,6 +139,16 @@ def test_bars_that_a_model_did_not_learn_are_found() -> None:
     assert any("bars" in s.message for s in found), found
 
 
+def test_bars_that_a_model_does_not_mind_are_a_hint() -> None:
+    """Bars of the very value that the model takes for nothing, around pictures that it knows in this place."""
+    barred = right(pictures())
+    for x in barred:
+        x[:, :, :4] = x[:, :, -4:] = 0
+    found = said(barred)
+    assert [(s.check, s.sure) for s in found] == [("confidence", False)]
+    assert "60 of 60 pictures stand between two bars" in found[0].message
+
+
 def test_an_embedding_is_no_classifier() -> None:
     """Its unit vectors have a peak and a tail too, but tell no classes apart."""
     net = classifier()

@@ -22,6 +22,8 @@ _MOST_NORMALISED: Final = 8.0
 _LEAST_UNIT: Final = 0.1
 #: Bars of one colour, as share of a side, that are worth cutting off.
 _LEAST_BAR: Final = 0.05
+#: The key of the change that cuts bars off.
+BARS: Final = "the bars at the edges cut off"
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
             lambda x, d: np.asarray(d.lo + d.hi - x),
             "the model wants the negative: light on dark, or the other way",
         ),
-        "the bars at the edges cut off": Change(
+        BARS: Change(
             lambda d: True, _without_bars, 'the bars are not what the model learned: "resize": "shortest" and a crop'
         ),
     }

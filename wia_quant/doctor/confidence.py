@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from wia_quant.doctor import surety
 from wia_quant.doctor.base import Case, Symptom
-from wia_quant.doctor.changes import CHANGES, Change, Domain
+from wia_quant.doctor.changes import BARS, CHANGES, Change, Domain
 
 Array = npt.NDArray[Any]
 
@@ -78,6 +78,17 @@ def find(case: Case) -> Iterator[Symptom]:
         evidence, name, change = best
         message = f"the model is surer of its answers with {name}: by {evidence:.1f} standard errors"
         yield Symptom("confidence", message, change.remedy)
+    elif trial.classifies:
+        yield from _bars(case, domain)
+
+
+def _bars(case: Case, domain: Domain) -> Iterator[Symptom]:
+    """A classifier that does not mind bars may still have been trained without."""
+    change = CHANGES[BARS]
+    n = sum(change.make(batch[case.input_name], domain) is not None for batch in case.kept)
+    if 2 * n > len(case.kept):
+        message = f"{n} of {len(case.kept)} pictures stand between two bars of one colour, as detectors take them"
+        yield Symptom("confidence", message, change.remedy, sure=False)
 
 
 class _Trial:
@@ -88,13 +99,14 @@ class _Trial:
         self._domain = domain
         self._given: list[Array] = []
         self._output = ""
+        self.classifies = False
 
     def judge(self) -> Callable[[Change], float] | None:
         """By the kind of the model's output; None where no output says how sure it is."""
         first = self._run(None, 0)
         for name, y in first.items():
             if surety.is_scores(y):
-                self._output = name
+                self._output, self.classifies = name, y.ndim == 2
                 return self._scores
         for name, y in first.items():
             if surety.is_map(y):
