@@ -35,6 +35,7 @@ class Grid:
 
     Attributes:
         step: of the best grid for them; 0 where they are all zero or stay float.
+        whole_step: of the grid that just clips none of them.
         lo: its first level.
         hi: its last.
         floor: the smallest value where many have it, as after Relu: some quantizers leave the Relu to the grid's end.
@@ -43,6 +44,7 @@ class Grid:
     """
 
     step: float
+    whole_step: float
     lo: float
     hi: float
     floor: float

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -40,8 +40,9 @@ _MANY: Final = 0.01
 _FLOAT_NOISE: Final = 1e-10
 #: Part of a layer's typical error below which it does not matter whether its weights or its grid made more than theirs.
 _BLIND: Final = 0.05
-#: Readers see a layer's error among that of its weights and of their other inputs: a little is much.
-_WEIGHT_OF_READERS: Final = 3.0
+#: Readers see a layer's error among that of its weights and of their other inputs, so that a little of it is much: of
+#: a grid that is too coarse more than of one that clips, as grids well chosen do.
+_CLIPPED, _COARSE = 1.5, 5.0
 #: Error that no reader of a layer minds, as a share of its signal's power: 45 dB, which 8 bits hardly ever reach.
 _NEGLIGIBLE: Final = 10**-4.5
 
@@ -62,6 +63,7 @@ class _Sums:
     whole_squared: float = 0.0
     seen: float = 0.0
     expected: float = 0.0
+    waste_db: float = 0.0
     clipped: int = 0
     n: int = 0
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(N_BINS, np.int64))
@@ -100,7 +102,11 @@ class LayerProbe:
 
 
 def probe_layers(
-    quantized: ModelProto, reference: ModelProto, batches: Iterable[Feed], progress: Progress | None = None
+    quantized: ModelProto,
+    reference: ModelProto,
+    batches: Iterable[Feed],
+    progress: Progress | None = None,
+    threads: int = 1,
 ) -> LayerProbe:
     """Measures every layer of a QDQ model against its float model on a few batches, which are run twice.
 
@@ -109,10 +115,10 @@ def probe_layers(
     """
     kept = list(batches)
     layers = cut(view_model(quantized).graphs[0], reference).layers
-    grids = _best_grids(reference, layers, kept)
+    grids = _best_grids(reference, layers, kept, threads)
     layers, model = combine(quantized, reference, grids)
-    run = make_executor("onnxruntime", model.SerializeToString(), 0)
-    sums = {layer.result: _Sums() for layer in layers}
+    run = make_executor("onnxruntime", model.SerializeToString(), threads)
+    sums = {layer.result: _Sums(waste_db=_waste_db(layer, grids.get(layer.tensor))) for layer in layers}
     for done, batch in enumerate(kept, 1):
         found = run.run(batch)
         for layer in layers:
@@ -123,14 +129,23 @@ def probe_layers(
     return LayerProbe(layers, sums)
 
 
-def _best_grids(reference: ModelProto, layers: Sequence[Layer], batches: Sequence[Feed]) -> dict[str, Grid]:
+def _waste_db(layer: Layer, grid: Grid | None) -> float:
+    """How much coarser the layer's grid is than one that just clips none of its values."""
+    if grid is None or not layer.is_rounded or not grid.whole_step:
+        return 0.0
+    return 20 * math.log10((layer.hi - layer.lo) / layer.levels / grid.whole_step)
+
+
+def _best_grids(
+    reference: ModelProto, layers: Sequence[Layer], batches: Sequence[Feed], threads: int
+) -> dict[str, Grid]:
     """For each floating tensor of a layer the grid of as many levels that costs its values least."""
     floats = ModelProto()
     floats.CopyFrom(reference)
     del floats.graph.output[:]
     for name in dict.fromkeys(layer.tensor for layer in layers):
         floats.graph.output.add().name = name
-    run = make_executor("onnxruntime", floats.SerializeToString(), 0)
+    run = make_executor("onnxruntime", floats.SerializeToString(), threads)
     kept: dict[str, list[npt.NDArray[Any]]] = {layer.tensor: [] for layer in layers}
     for i, batch in enumerate(batches):
         for name, x in run.run(batch).items():
@@ -170,17 +185,19 @@ def _best_grid(layer: Layer, values: npt.NDArray[Any]) -> Grid:
     if layer.symmetric:
         lo, hi = -max(-lo, hi), max(-lo, hi)
     if lo == hi or not layer.levels or not math.isfinite(hi - lo):
-        return Grid(0.0, lo, hi, -math.inf, math.inf, values.dtype)
-    return min((_scaled(lo * s, hi * s, layer.levels, x, values.dtype) for s in _SHARES), key=lambda g: _cost(g, x))
+        return Grid(0.0, 0.0, lo, hi, -math.inf, math.inf, values.dtype)
+    best = min((_scaled(share, (lo, hi), layer.levels, x) for share in _SHARES), key=lambda g: _cost(g, x))
+    return replace(best, dtype=values.dtype)
 
 
-def _scaled(lo: float, hi: float, levels: int, x: npt.NDArray[np.float64], dtype: np.dtype[np.generic]) -> Grid:
-    step = (hi - lo) / (levels - 1)
+def _scaled(share: float, ends: tuple[float, float], levels: int, x: npt.NDArray[np.float64]) -> Grid:
+    lo, hi = share * ends[0], share * ends[1]
+    step, whole = (hi - lo) / (levels - 1), (hi - lo) / share / (levels - 1)
     first = round(lo / step)
     least, most = float(x.min()), float(x.max())
     floor = least if (x == least).mean() > _MANY else -math.inf
     ceiling = most if (x == most).mean() > _MANY else math.inf
-    return Grid(step, first * step, (first + levels - 1) * step, floor, ceiling, dtype)
+    return Grid(step, whole, first * step, (first + levels - 1) * step, floor, ceiling, x.dtype)
 
 
 def _cost(grid: Grid, x: npt.NDArray[np.float64]) -> float:
@@ -247,7 +264,7 @@ def _error(layer: Layer, s: _Sums, readers: Sequence[_Sums]) -> LayerError:
         local_sqnr_db=own,
         expected_sqnr_db=_sqnr(s.signal, s.typical + s.signal * _FLOAT_NOISE),
         seen_sqnr_db=seen,
-        excess_db=min(part, _WEIGHT_OF_READERS * surprise),
+        excess_db=max(min(part, _CLIPPED * surprise), min(s.waste_db, _COARSE * surprise)),
         total_sqnr_db=_sqnr(s.signal, s.whole),
         cosine=s.dot / length if length else float(s.signal == s.whole_squared),
         clipped=s.clipped / s.n if s.n else 0.0,

@@ -142,7 +142,7 @@ def evaluate(
             kept.close(done=done)
     errors: tuple[LayerError, ...] = ()
     if layers and other_proto is not None and is_quantized(proto):
-        errors = probe_layers(proto, other_proto, shown, progress).errors()
+        errors = probe_layers(proto, other_proto, shown, progress, threads).errors()
     return Evaluation(
         **identity,
         data=_data(dataset, len(results), samples),

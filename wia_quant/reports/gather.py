@@ -205,10 +205,10 @@ def report(
     def batches(n: int) -> Iterator[Batch]:
         return iter(open_data(data, floats, preprocess=spec, samples=n, seed=seed, strict=strict))
 
-    probe = probe_layers(quantized, floats, batches(layer_samples), progress)
+    probe = probe_layers(quantized, floats, batches(layer_samples), progress, threads)
     layers = probe.errors()
     worst = [x.node for x in worst_first(layers)[:N_WORST]]
-    found = sensitivities(quantized, floats, worst, batches(SENSITIVITY_SAMPLES), progress)
+    found = sensitivities(quantized, floats, worst, batches(SENSITIVITY_SAMPLES), progress, threads)
     session = Session(quantized.SerializeToString(), threads=threads)
     session.run(None, dict(next(batches(1))))
     return Report(
