@@ -12,6 +12,9 @@ from typing import Any
 
 from wia_quant.errors import DataError
 
+#: What a label may be a file of.
+_FILES = (".png", ".npy")
+
 
 class Labels:
     """Sample name -> target; a file is found by its path below the data folder, else by its bare name."""
@@ -65,10 +68,21 @@ def load_labels(path: str | Path) -> Labels:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read labels {path}: {error}") from error
     if path.suffix.lower() == ".json":
-        return Labels(_from_json(text, path), str(path))
+        return Labels(_with_files(_from_json(text, path), path.parent), str(path))
     if path.suffix.lower() in (".csv", ".tsv", ".txt"):
-        return Labels(_from_csv(text, path), str(path))
+        return Labels(_with_files(_from_csv(text, path), path.parent), str(path))
     raise DataError(f"labels {path}: use .csv (file,label) or .json ({{file: label}} or COCO annotations)")
+
+
+def _with_files(targets: Mapping[str, object], folder: Path) -> dict[str, object]:
+    """A label that names a file beside the labels (a mask) becomes its path."""
+
+    def resolved(target: object) -> object:
+        if isinstance(target, str) and target.lower().endswith(_FILES) and (folder / target).is_file():
+            return folder / target
+        return target
+
+    return {name: resolved(target) for name, target in targets.items()}
 
 
 def labels_of_folders(root: str | Path) -> Labels | None:

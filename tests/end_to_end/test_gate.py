@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from tests.end_to_end.conftest import Cli
+from tests.end_to_end.conftest import ROOT, Cli
 
 MEASURED = ("--data", "pictures", "--reference", "model.onnx")
 
@@ -49,6 +51,17 @@ def test_two_models_are_compared_directly(cli: Cli, folder: Path) -> None:
     assert failed.code == 3, failed.out + failed.err
     assert "conv2" in failed.out
     assert cli(*sides, "model.wia.onnx", "--data", "pictures").code == 0
+
+
+def test_the_example_for_github_actions_does_what_it_says(cli: Cli, folder: Path) -> None:
+    text = (ROOT / "examples" / "accuracy_gate.yml").read_text(encoding="utf-8")
+    assert cli("calibrate", "model.onnx", "--data", "pictures", "--preprocess", "zero_one").code == 0
+    commands = re.findall(r"^[# ]*wia-quant (.*)$", text, re.M)
+    assert [command.split()[0] for command in commands] == ["baseline", "regress", "report"]
+    for command in commands:
+        done = cli(*shlex.split(command))
+        assert done.code == 0, f"{command}: {done.err}"
+    assert all((folder / name).exists() for name in ("base.json", "gate.xml", "gate.md", "report/report.html"))
 
 
 def test_a_model_without_data_is_a_usage_error(cli: Cli, folder: Path) -> None:

@@ -2,17 +2,20 @@
 """Each task's figures, against values worked out by hand or by another formula."""
 
 import itertools
+import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image
 
 from wia_quant.errors import DataError, UsageError
 from wia_quant.evaluators import EVALUATORS, make_evaluator
 from wia_quant.evaluators.agreement import Agreement, kl_divergence, sqnr_db
-from wia_quant.evaluators.base import Sample, observe
+from wia_quant.evaluators.base import Sample, Scored, observe
 from wia_quant.evaluators.classification import Classification
 from wia_quant.evaluators.detection import Detection
 from wia_quant.evaluators.embedding import Embedding, spearman
@@ -20,6 +23,7 @@ from wia_quant.evaluators.metric import mean, proportion, ratio
 from wia_quant.evaluators.ocr import Ocr, edit_distance
 from wia_quant.evaluators.regression import Regression
 from wia_quant.evaluators.segmentation import Segmentation
+from wia_quant.labels import load_labels
 
 
 def sample(
@@ -132,6 +136,75 @@ def test_miou_of_a_set_is_of_its_summed_confusion() -> None:
     observe(e, sample(np.eye(2)[[[1, 1], [1, 1]]].transpose(2, 0, 1), np.array([[1, 1], [1, 255]])))
     # class 0: 2 in both, 3 in either; class 1: 4 in both, 5 in either
     assert e.metrics()[0].value == pytest.approx(100 * (2 / 3 + 4 / 5) / 2)
+
+
+def test_a_mask_may_be_a_picture_of_indices_or_an_array(tmp_path: Path) -> None:
+    mask = np.array([[0, 1], [2, 255]], np.uint8)
+    picture = Image.frombytes("P", (2, 2), mask.tobytes())
+    picture.putpalette(np.random.default_rng(0).permutation(256 * 3).astype(np.uint8).tolist())
+    picture.save(tmp_path / "a.png")
+    np.save(tmp_path / "b.npy", mask)
+    (tmp_path / "labels.csv").write_text("x.jpg,a.png\ny.jpg,b.npy\n")
+    labels = load_labels(tmp_path / "labels.csv")
+    e = Segmentation()
+    for name in ("x.jpg", "y.jpg"):
+        observe(e, sample(np.eye(3)[[[0, 1], [2, 0]]].transpose(2, 0, 1), labels[name]))
+    assert e.metrics()[0].value == 100.0
+
+
+def test_detection_agrees_with_average_precision_by_hand() -> None:
+    """Three boxes found, by score: right, wrong, right; two to find. Precision 1 up to recall 1/2, then 2/3."""
+    e = Detection()
+    truth = [{"bbox": [0, 0, 10, 10], "category_id": 3}, {"bbox": [50, 50, 20, 20], "category_id": 3}]
+    boxes = [[0, 0, 10, 10, 0.9, 3], [80, 0, 90, 10, 0.8, 3], [50, 50, 70, 70, 0.7, 3]]
+    observe(e, sample(boxes, truth))
+    # COCO: 101 recalls from 0 to 1; 51 of them up to 1/2.
+    by_hand = 100 * (51 * 1.0 + 50 * 2 / 3) / 101
+    assert {m.name: m.value for m in e.metrics()} == {n: pytest.approx(by_hand) for n in ("map", "map50", "map75")}
+
+
+def test_detection_of_three_outputs_is_that_of_one() -> None:
+    truth = [{"bbox": [10, 10, 20, 20], "category_id": 1}]
+    boxes = np.array([[10, 10, 30, 28, 0.9, 1], [0, 0, 5, 5, 0.5, 2]], np.float32)
+    one, three = Detection(), Detection()
+    observe(one, sample(boxes, truth))
+    outputs = {"boxes": boxes[:, :4], "scores": boxes[:, 4], "classes": boxes[:, 5]}
+    observe(three, Sample("a.png", outputs, truth))
+    assert one.metrics() == three.metrics()
+
+
+def test_word_error_rate_by_hand() -> None:
+    """For "ab cd e" it reads "ab c": one word wrong, one missing, of three; of 7 characters 3 are missing."""
+    e = Ocr("abcde ")
+    spelled = [1, 2, 6, 3]
+    observe(e, sample(np.eye(7)[spelled], "ab cd e"))
+    assert [m.value for m in e.metrics()] == [pytest.approx(300 / 7), pytest.approx(200 / 3), 0.0]
+
+
+def test_a_charset_comes_from_the_models_metadata() -> None:
+    e = make_evaluator("ocr", {"character": "a\nb"})
+    assert observe(e, sample(np.eye(4)[[1, 3, 2]], "a b")).prediction == "a b"
+
+
+@pytest.mark.parametrize("task", ["classification", "detection", "embedding", "ocr", "regression", "segmentation"])
+def test_scores_survive_the_journal(task: str) -> None:
+    """What add() needs is JSON: an interrupted run has the figures of a whole one."""
+    rng = np.random.default_rng(3)
+    cases: dict[str, list[tuple[npt.ArrayLike, object]]] = {
+        "classification": [(rng.random(7), 2), (rng.random(7), 5)],
+        "detection": [([[10, 10, 30, 30, 0.9, 1]], [{"bbox": [10, 10, 20, 20], "category_id": 1}])],
+        "embedding": [(rng.random(4), (f"p{i // 2}", float(i // 2))) for i in range(8)],
+        "ocr": [(rng.random((5, 4)), "<1>")],
+        "regression": [(rng.random(2), [0.5, 0.25])],
+        "segmentation": [(rng.random((3, 4, 4)), rng.integers(0, 3, (4, 4)))],
+    }
+    straight, through = make_evaluator(task), make_evaluator(task)
+    for y, target in cases[task]:
+        scored = straight.score(sample(y, target))
+        straight.add(scored)
+        through.add(Scored(**json.loads(json.dumps(asdict(scored)))))
+    assert straight.metrics() == through.metrics()
+    assert straight.details() == through.details()
 
 
 def test_regression_errors() -> None:

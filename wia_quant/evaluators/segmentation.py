@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic segmentation: mean intersection over union. Target: class of each pixel [H, W], 255 ignored."""
+"""Semantic segmentation: mean intersection over union.
+
+Target: class of each pixel [H, W], 255 ignored; as numbers, or a .png or .npy that the labels name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from wia_quant.errors import DataError
 from wia_quant.evaluators.base import Sample, Scored, Scores, only_output
@@ -25,7 +31,7 @@ class Segmentation:
     def score(self, sample: Sample) -> Scored:
         y = only_output(sample)
         predicted = (y.argmax(axis=0) if y.ndim == 3 else y.reshape(y.shape[-2:])).astype(np.int64)
-        target = np.asarray(sample.target) if sample.target is not None else None
+        target = None if sample.target is None else _mask(sample.target)
         if target is None or target.shape != predicted.shape:
             found = "none" if target is None else f"{list(target.shape)}"
             raise DataError(f"sample '{sample.name}': a mask {list(predicted.shape)} expected, {found} found")
@@ -56,6 +62,16 @@ class Segmentation:
 
     def details(self) -> Mapping[str, object]:
         return {"iou": _iou(self._confusion).tolist()}
+
+
+def _mask(target: object) -> npt.NDArray[Any]:
+    """Class indices [H, W]; of a picture its pixels as they are stored, a palette's indices."""
+    if isinstance(target, Path):
+        if target.suffix == ".npy":
+            return np.asarray(np.load(target))
+        with Image.open(target) as picture:
+            return np.asarray(picture)
+    return np.asarray(target)
 
 
 def _iou(confusion: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
