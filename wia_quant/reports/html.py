@@ -40,6 +40,8 @@ def render_html(report: Report) -> str:
     return template.render(
         title=f"Quantization of {Path(str(report.quantized.model['path'])).name}",
         quantized=report.quantized,
+        data_name=Path(str(report.quantized.data["source"])).name,
+        reference_name=Path(str(report.agreement.reference["path"])).name,
         agreement=report.agreement,
         cards=list(_cards(report)),
         symptoms=report.symptoms,
