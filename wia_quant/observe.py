@@ -2,8 +2,9 @@
 """Run the float model and show every planned tensor to its calibrator.
 
 A copy of the model gives the planned tensors as outputs, so that onnxruntime's optimizations fuse none of them
-away. If the tensors together are large, the copy is cut into pieces that run one after the other, each tensor being observed and
-let go before the next piece runs: memory stays near that of plain inference, and nothing is computed twice.
+away. If the tensors together are large, the copy is cut into pieces that run one after the other, each tensor being
+observed and let go before the next piece runs: memory stays near that of plain inference, and nothing is computed
+twice.
 """
 
 from __future__ import annotations
