@@ -78,7 +78,6 @@ class Einsum final : public Op {
       if (i < n_out_) shape.push_back(n);
       dims_.push_back(n);
     }
-    Shape whole;
     int64_t work = 1;
     for (int64_t d : dims_) {
       check(d == 0 || work <= (int64_t{1} << 46) / d, "the equation has too many terms");
