@@ -22,6 +22,9 @@ ProgressCallback = Callable[[int, int | None, str], None]
 #: Rounds before the clock counts: caches, page faults, lazy set-up.
 WARM_UP: Final = 5
 
+#: A run that took so many times its CPU time was kept waiting.
+BUSY: Final = 1.5
+
 _NUMPY_OF: Final = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -51,6 +54,7 @@ class Timing:
         cpu_ms: the median of the CPU time of one run, all threads together.
         runs: how many were timed, after WARM_UP more.
         ratio: this median by that of libwia at the same number of threads; above 1, libwia is faster.
+        cpu_ratio: the same of the CPU times, which other programs on the machine disturb less.
     """
 
     engine: str
@@ -61,6 +65,7 @@ class Timing:
     cpu_ms: float
     runs: int
     ratio: float
+    cpu_ratio: float
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,8 @@ def benchmark(
             except Exception as error:  # onnxruntime's exceptions share no public base
                 notes.append(f"onnxruntime cannot load {file.name}: {str(error).splitlines()[0]}")
         timings += _in_turns(engines, data, count, runs, progress)
+    if any(t.median_ms > BUSY * t.cpu_ms for t in timings):
+        notes.append("the machine is busy: runs waited for the processor; compare the CPU times")
     return Benchmark(
         tuple(timings),
         {name: f"{x.dtype}{list(x.shape)}".replace(" ", "") for name, x in data[0].items()},
@@ -201,7 +208,7 @@ def _in_turns(
                 wall[which, turn] = time.perf_counter() - wall_start
         if progress is not None and turn >= 0:
             progress(turn + 1, runs, f"measure, {threads} thread{'s' if threads > 1 else ''}")
-    medians = np.median(wall, axis=1) * 1e3
+    medians, cpu_medians = np.median(wall, axis=1) * 1e3, np.median(cpu, axis=1) * 1e3
     return [
         Timing(
             engine=engine,
@@ -209,9 +216,10 @@ def _in_turns(
             threads=threads,
             median_ms=float(medians[i]),
             p90_ms=float(np.percentile(wall[i], 90) * 1e3),
-            cpu_ms=float(np.median(cpu[i]) * 1e3),
+            cpu_ms=float(cpu_medians[i]),
             runs=runs,
             ratio=float(medians[i] / medians[0]),
+            cpu_ratio=float(cpu_medians[i] / max(cpu_medians[0], 1e-6)),
         )
         for i, (engine, model, _) in enumerate(engines)
     ]

@@ -78,7 +78,7 @@ def worst_first(layers: Iterable[LayerError]) -> list[LayerError]:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Everything one evaluation found; equal runs give equal objects but for ``latency_ms``.
 
@@ -106,6 +106,10 @@ class Evaluation:
     details: Mapping[str, Any] = field(default_factory=dict)
     latency_ms: Mapping[str, float] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        metrics = ", ".join(f"{m.name} {m.value:.4g}{m.unit} ({m.lo:.4g} .. {m.hi:.4g})" for m in self.metrics)
+        return f"<Evaluation {self.task} on {self.data['n_samples']} samples: {metrics}>"
+
     def to_json(self) -> str:
         """The file's text; keys in the order of the fields, so that two files diff line by line."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
@@ -125,7 +129,7 @@ class Evaluation:
         """
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EvaluationError(f"{name} is not JSON: {error}") from error
         if not isinstance(found, dict) or found.get("kind") != _KIND:
             raise EvaluationError(f"{name} is not an evaluation; make one with wia-quant evaluate -o")
@@ -144,7 +148,7 @@ class Evaluation:
                 details=found["details"],
                 latency_ms=found["latency_ms"],
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise EvaluationError(f"{name} lacks or has a field too many: {error}") from error
 
     def save(self, path: str | Path, *, force: bool = False) -> None:

@@ -13,6 +13,7 @@ from wia_quant.data import Progress, Summary, open_data
 from wia_quant.doctor import Symptom
 from wia_quant.doctor import examine as look_at
 from wia_quant.graph import read_proto
+from wia_quant.recipe import recorded_preprocess
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def examine(
     Args:
         model: a path, the bytes of a file, or a ModelProto; not changed.
         data: what ``open_data`` takes.
-        preprocess: for pictures: a preset, a .json file or a specification.
+        preprocess: for pictures: a preset, a .json file or a specification; None: what the model records, else
+            guessed, and said.
         samples: how many to look at, at most.
         seed: of their choice.
         progress: called as ``progress(done, total, what)``.
@@ -65,6 +67,7 @@ def examine(
         ModelError: the model cannot be read.
     """
     proto = model if isinstance(model, ModelProto) else read_proto(model)
-    dataset = open_data(data, proto, preprocess=preprocess, samples=samples, seed=seed, progress=progress)  # type: ignore[arg-type]
+    recorded = recorded_preprocess({p.key: p.value for p in proto.metadata_props})
+    dataset = open_data(data, proto, preprocess=preprocess or recorded, samples=samples, seed=seed, progress=progress)  # type: ignore[arg-type]
     symptoms = tuple(look_at(proto.SerializeToString(), dataset))
     return Examination(symptoms, dataset.summary)

@@ -98,5 +98,7 @@ def _from_session(value: Any) -> ModelInput:  # Any: onnxruntime.NodeArg or our 
     name = _SESSION_TYPES.get(name, name)
     if name not in _ONNX_TYPES.values():
         raise ModelError(f"input {value.name!r} is not a tensor of numbers but {value.type}")
+    if value.shape is None:
+        raise ModelError(f"input {value.name!r} has no shape; give the model one")
     shape = tuple(n if isinstance(n, int) and n > 0 else None for n in value.shape)
     return ModelInput(value.name, shape, name)

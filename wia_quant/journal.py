@@ -66,7 +66,7 @@ class Journal:
             self.path.unlink(missing_ok=True)
 
     def _line(self, value: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(value, ensure_ascii=False) + "\n")
+        self._file.write(json.dumps(value) + "\n")
         self._file.flush()
 
 
@@ -80,9 +80,12 @@ def _read(path: Path, head: Mapping[str, Any]) -> Sequence[Entry]:
     parsed = list(_whole(lines))
     if not parsed or parsed[0] != json.loads(json.dumps(head)):
         raise UsageError(f"{path} is of an interrupted evaluation of another kind; remove it or choose another output")
-    return tuple(
-        Entry(e["digest"], tuple(e["names"]), tuple(Scored(**s) for s in e["scored"]), e["ms"]) for e in parsed[1:]
-    )
+    try:
+        return tuple(
+            Entry(e["digest"], tuple(e["names"]), tuple(Scored(**s) for s in e["scored"]), e["ms"]) for e in parsed[1:]
+        )
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{path} is no journal of an evaluation; remove it or choose another output") from error
 
 
 def _whole(lines: Sequence[str]) -> Sequence[Any]:
@@ -91,6 +94,6 @@ def _whole(lines: Sequence[str]) -> Sequence[Any]:
     for line in lines:
         try:
             found.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             break
     return found

@@ -121,7 +121,7 @@ _HEADS = [[a, b] for a in ("file", "filename", "image", "name", "path") for b in
 def _from_json(text: str, path: Path) -> dict[str, object]:
     try:
         found: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"labels {path} is not JSON: {error}") from error
     if isinstance(found, dict) and isinstance(found.get("images"), list) and isinstance(found.get("annotations"), list):
         return _from_coco(found, path)

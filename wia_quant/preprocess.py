@@ -20,6 +20,8 @@ from wia_quant.errors import DataError, UsageError
 
 #: A longer side is a mistake, and would fill the memory.
 MAX_SIDE: Final = 1 << 15
+#: Scales, means and deviations beyond it are a mistake.
+MAX_NUMBER: Final = 1e30
 
 COLORS: Final = MappingProxyType({"rgb": 3, "bgr": 3, "gray": 1})
 RESIZES: Final = ("none", "exact", "shortest", "letterbox", "height", "longest")
@@ -58,7 +60,9 @@ def _is_int(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= MAX_NUMBER  # an integer of JSON may be beyond any float; NaN fails too
 
 
 def _require(ok: bool, field: str, value: object, what: str) -> None:
@@ -235,7 +239,7 @@ def load_preprocess(source: str | Path | Mapping[str, Any] | Preprocess) -> Prep
         spec = json.loads(Path(source).read_text(encoding="utf-8"))
     except OSError as e:
         raise UsageError(f"{source}: cannot be read ({e.strerror})") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise UsageError(f"{source}: not JSON ({e})") from e
     if not isinstance(spec, dict):
         raise UsageError(f"{source}: a specification is a JSON object, not {type(spec).__name__}")

@@ -43,6 +43,10 @@ _VIEWS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 _FROM_ML_DTYPES: Final = MappingProxyType({ml: (name, raw) for name, (ml, raw) in _VIEWS.items()})
 
 
+#: Of one session; the library's own limit.
+MAX_THREADS: Final = 1024
+
+
 @dataclass(frozen=True)
 class NodeArg:
     """An input or output of a model.
@@ -88,8 +92,8 @@ class Session:
             ModelError: the file cannot be read or is not valid.
             UsageError: threads or isa make no sense.
         """
-        if threads < 1:
-            raise UsageError(f"threads must be at least 1, not {threads}")
+        if not 1 <= threads <= MAX_THREADS:
+            raise UsageError(f"threads must be from 1 to {MAX_THREADS}, not {threads}")
         capped = isa or os.environ.get("WIA_ISA")
         if capped and capped not in usable_isas():
             raise UsageError(f"instruction set '{capped}': this CPU has {', '.join(usable_isas())}")
@@ -99,11 +103,21 @@ class Session:
             self._native = _call(lambda: _native.Session.from_bytes(data, *options), ModelError)
         else:
             path = os.fspath(path_or_bytes)
+            try:
+                path.encode()
+            except UnicodeEncodeError as error:
+                raise ModelError(f"{path!r}: the file's name is not UTF-8; rename it") from error
             self._native = _call(lambda: _native.Session.from_file(path, *options), ModelError)
         self._inputs = self._native.inputs()
         self._outputs = self._native.outputs()
         self._output_index = {name: i for i, (name, *_) in enumerate(self._outputs)}
         self._input_names = frozenset(name for name, *_ in self._inputs)
+
+    def __repr__(self) -> str:
+        def ports(of: list[NodeArg]) -> str:
+            return ", ".join(f"{one.name}: {one.type} {one.shape}" for one in of)
+
+        return f"<Session {ports(self.get_inputs())} -> {ports(self.get_outputs())}>"
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that run() needs, in the model's order."""
@@ -126,6 +140,10 @@ class Session:
             RuntimeFault: an input that is missing, unknown, or of another type, rank or size than the model's:
                 the message names it, what was expected and what was given.
         """
+        if not isinstance(input_feed, Mapping):
+            raise RuntimeFault(f"the inputs are given as a dict of name -> array, not as {type(input_feed).__name__}")
+        if isinstance(output_names, str):
+            raise RuntimeFault(f"output_names is the text '{output_names}'; give a list of names, or None for all")
         for name in input_feed:
             if name not in self._input_names:
                 raise RuntimeFault(f"input '{name}': the model has no such input; it has {self._names(self._inputs)}")
@@ -142,8 +160,8 @@ class Session:
         """What the model became.
 
         Returns:
-            isa, threads, arena_bytes (all intermediate tensors of the last shapes), weight_bytes (constants,
-            packed ones excluded), and nodes: a list, in the order they run, of name, op_type, domain, kernel,
+            isa, threads, arena_bytes (all intermediate tensors of the last shapes), weight_bytes (constants
+            as the kernels keep them), and nodes: a list, in the order they run, of name, op_type, domain, kernel,
             kind ("planned", "at run", "folded", "alias"), inputs, outputs, input_shapes, output_shapes.
             Shapes are those of the last run, or the declared ones when all are numbers.
         """
@@ -218,7 +236,10 @@ def _node_arg(name: str, dtype: str, has_shape: bool, dims: list[int], dim_names
 
 
 def _to_native(name: str, value: npt.ArrayLike) -> tuple[str, npt.NDArray[np.generic]]:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise RuntimeFault(f"input '{name}' is no array: {error}") from error
     dtype = array.dtype.name
     if dtype in _FROM_ML_DTYPES:
         dtype, raw = _FROM_ML_DTYPES[dtype]

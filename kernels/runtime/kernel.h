@@ -63,6 +63,8 @@ class Kernel {
   virtual ~Kernel() = default;
   virtual Inferred infer(InferContext& context) = 0;
   virtual size_t scratch_bytes() const { return 0; }
+  // What the kernel holds from one run to the next: weights in its own layout, tables, subgraphs.
+  virtual size_t owned_bytes() const { return 0; }
   // An output 0 that is the bytes of this input under another shape (Reshape, Identity ...), -1 for
   // none: no copy.
   virtual int alias_of() const { return -1; }

@@ -591,10 +591,12 @@ std::vector<NodeReport> Program::report() const {
 
 size_t Program::arena_bytes() const { return current_ ? current_->arena_bytes : 0; }
 
-size_t Program::constant_bytes() const {
+size_t Program::owned_bytes() const {
   size_t n_bytes = 0;
   for (const Value& value : graph_.values)
     if (value.constant && value.constant->data) n_bytes += value.constant->n_bytes();
+  for (const auto& kernel : kernels_)
+    if (kernel) n_bytes += kernel->owned_bytes();
   return n_bytes;
 }
 

@@ -41,7 +41,7 @@ class Program {
   void set_profiling(bool on);
   std::vector<NodeReport> report() const;
   size_t arena_bytes() const;     // of the current plan
-  size_t constant_bytes() const;  // of the constants the graph still holds
+  size_t owned_bytes() const;  // of the constants the graph still holds
 
  private:
   struct Plan;

@@ -40,7 +40,8 @@ void check_input(const Port& port, const Tensor& given) {
   const std::string what = "input '" + port.name + "': ";
   require(
       port.dtype == DType::kUndefined || given.dtype == port.dtype,
-      what + "expected elements of " + dtype_name(port.dtype) + ", got " + dtype_name(given.dtype));
+      what + "expected elements of " + dtype_name(port.dtype) + ", got " + dtype_name(given.dtype) +
+          "; convert them first");
   if (!port.has_shape) return;
   bool fits = given.shape.rank() == port.shape.rank();
   for (int i = 0; fits && i < port.shape.rank(); ++i)
@@ -161,7 +162,7 @@ size_t Session::arena_bytes() {
 
 size_t Session::weight_bytes() {
   const std::lock_guard lock(mutex_);
-  return program_->constant_bytes();
+  return program_->owned_bytes();
 }
 
 const char* Session::isa() const { return cpu::isa_name(isa_); }

@@ -187,7 +187,7 @@ def test_the_path_is_in_the_message(tmp_path: Path) -> None:
 
 
 def test_threads_below_one_are_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="at least 1, not 0"):
+    with pytest.raises(UsageError, match="from 1 to 1024, not 0"):
         Session(CORPUS / "elementwise.onnx", threads=0)
 
 

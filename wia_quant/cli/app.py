@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, cast
 import typer
 
 import wia_quant
-from wia_quant.cli import output
+from wia_quant.cli import output, overwriting
 from wia_quant.cli.baseline import baseline
 from wia_quant.cli.bench import bench
 from wia_quant.cli.calibrate import calibrate
@@ -84,7 +84,7 @@ def build() -> typer.Typer:
     )
     app.callback()(_root)
     for name, function in COMMANDS.items():
-        app.command(name)(function)
+        app.command(name, cls=overwriting.Command)(function)
     return app
 
 
@@ -125,6 +125,12 @@ def invoke(arguments: Sequence[str]) -> int:
         if debug:
             traceback.print_exc()
         output.error(str(failure) or type(failure).__name__)
+        return 1
+    except Exception as failure:  # what no part of this program expected: a fault in it, said in one line
+        if debug:
+            traceback.print_exc()
+        text = " ".join(str(failure).split())
+        output.error(f"internal fault, {type(failure).__name__}: {text}; --debug shows where, please report it")
         return 1
 
 

@@ -65,8 +65,8 @@ def bench(
         return
     output.show_table(
         f"One run on {', '.join(f'{name} {kind}' for name, kind in result.inputs.items())}",
-        ("engine", "model", "threads", "median ms", "p90 ms", "CPU ms", "times libwia"),
-        [(t.engine, t.model, t.threads, t.median_ms, t.p90_ms, t.cpu_ms, t.ratio) for t in result.timings],
+        ("engine", "model", "threads", "median ms", "p90 ms", "CPU ms", "times libwia", "by CPU"),
+        [(t.engine, t.model, t.threads, t.median_ms, t.p90_ms, t.cpu_ms, t.ratio, t.cpu_ratio) for t in result.timings],
     )
     for note in result.notes:
         output.show_line(note)

@@ -104,8 +104,6 @@ def calibrate(
     if data is not None and synthetic:
         raise UsageError("--data and --synthetic exclude each other; leave one out")
     out = out or _beside(chosen, MODEL_SUFFIX)
-    if out.resolve() == chosen.resolve():
-        raise UsageError(f"-o {out} is the float model itself; choose another name")
     files.check_writable([out, _beside(out, TABLE_SUFFIX)], force=force)
     partial = _beside(out, PARTIAL_SUFFIX)
     try:

@@ -47,10 +47,15 @@ def _show_runtime(found: Inspection) -> None:
         return
     nodes = found.runtime.get("nodes", [])
     if nodes:
-        columns = list(nodes[0])
-        output.show_table("In libwia", columns, [[node.get(c) for c in columns] for node in nodes])
-    rest = [(key, value) for key, value in found.runtime.items() if key != "nodes"]
-    output.show_table("", ("libwia", ""), rest)
+        rows = [(n["name"], n["op_type"], n["kernel"], n["kind"], "; ".join(n["output_shapes"])) for n in nodes]
+        output.show_table("In libwia", ("node", "operator", "kernel", "when", "result"), rows)
+    shown = {
+        "instruction set": found.runtime["isa"],
+        "threads": found.runtime["threads"],
+        "memory for tensors": f"{found.runtime['arena_bytes'] / 1e6:.3g} MB",
+        "memory for weights": f"{found.runtime['weight_bytes'] / 1e6:.3g} MB",
+    }
+    output.show_table("", ("libwia", ""), shown.items())
 
 
 def _scale(scale: Scale) -> str:

@@ -68,7 +68,13 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in body:
         table.add_row(*(Text(cell) for cell in row))
-    console().print(table, soft_wrap=False)
+    target = console()
+    if target.is_terminal:
+        target.print(table, soft_wrap=False)
+        return
+    with target.capture() as drawn:
+        target.print(table, soft_wrap=False)
+    sys.stdout.write("".join(line.rstrip() + "\n" for line in drawn.get().splitlines()))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -115,6 +116,8 @@ def _limits(given: list[str]) -> tuple[float, dict[str, float]]:
             value = float(points)
         except ValueError as error:
             raise UsageError(f"--max-drop {text}: a number or METRIC=number is needed") from error
+        if not (math.isfinite(value) and value >= 0):
+            raise UsageError(f"--max-drop {text}: a finite number of at least 0 is needed")
         if name:
             own[name] = value
         else:

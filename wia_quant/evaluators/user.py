@@ -27,7 +27,13 @@ class User:
         self._scores = Scores()
 
     def score(self, sample: Sample) -> Scored:
-        scores = self._scorer(sample.outputs, sample.target)
+        try:
+            scores = self._scorer(sample.outputs, sample.target)
+        except Exception as error:  # a user's function may raise anything
+            raise UsageError(
+                f"{self._name}(outputs, target) failed with {type(error).__name__}: {error}; "
+                "it is given a dict of arrays and the right answer, and returns a dict of numbers"
+            ) from error
         if not isinstance(scores, Mapping) or not scores:
             raise UsageError(f"{self._name} returned {scores!r}; it must return a dict of score name -> number")
         kept = {str(k): float(v) for k, v in scores.items()}

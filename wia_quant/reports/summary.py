@@ -37,7 +37,7 @@ def costs(report: Report) -> list[tuple[str, str]]:
     ]
     if report.reference is not None:
         ms = f"{report.reference.latency_ms['median']:.3g} ms"
-        rows.insert(1, ("float model in onnxruntime, optimizations off", ms))
+        rows.insert(1, ("float model in onnxruntime, as it was measured (no optimizations)", ms))
     return rows
 
 

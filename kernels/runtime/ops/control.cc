@@ -23,6 +23,7 @@ class Body {
   size_t n_captures() const { return graph_->captures.size(); }
   size_t n_inputs() const { return graph_->inputs.size(); }
   size_t n_outputs() const { return graph_->outputs.size(); }
+  size_t owned_bytes() const { return program_->owned_bytes(); }
 
   // inputs: those of the subgraph; the captured values are the last inputs of the node.
   std::vector<Tensor> run(std::vector<Tensor> inputs, RunContext& node, size_t n_node_inputs) {
@@ -180,6 +181,7 @@ class If final : public Kernel {
     const std::vector<Tensor> outputs = body.run({}, context, n_inputs_);
     for (size_t i = 0; i < outputs.size(); ++i) hand_over(context, i, outputs[i]);
   }
+  size_t owned_bytes() const override { return then_.owned_bytes() + else_.owned_bytes(); }
   std::string implementation() const override { return "subgraph"; }
 
  private:
@@ -248,6 +250,7 @@ class Loop final : public Kernel {
                 stack(scans[s], 0, declared(body_.graph(), 1 + n_carried_ + s)));
     }
   }
+  size_t owned_bytes() const override { return body_.owned_bytes(); }
   std::string implementation() const override { return "subgraph"; }
 
  private:
@@ -312,6 +315,7 @@ class Scan final : public Kernel {
         batched_ ? run_batches(inputs, context) : run_once(inputs, context);
     for (size_t i = 0; i < outputs.size(); ++i) hand_over(context, i, owned(outputs[i]));
   }
+  size_t owned_bytes() const override { return body_.owned_bytes(); }
   std::string implementation() const override { return "subgraph"; }
 
  private:

@@ -193,6 +193,7 @@ class Conv final : public Op {
     return slot_bytes_ * n_threads_ + (packed_.data ? 0 : weight_bytes_);
   }
   bool consumed(size_t input) const override { return input == 1 && packed_.data != nullptr; }
+  size_t owned_bytes() const override { return packed_.n_bytes(); }
   std::string implementation() const override { return depthwise_ ? fmath_.name : gemm_.name; }
 
   void run(RunContext& c) override {

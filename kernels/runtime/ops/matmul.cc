@@ -25,6 +25,7 @@ class Products {
       fgemm_pack_b(kernel_, b.rows, b.columns, data + i * b.rows * b.columns, b.row_step,
                    b.column_step, 0, panels(b.columns), packed_b_.as<float>() + i * each);
   }
+  size_t owned_bytes() const { return packed_b_.n_bytes(); }
   bool constant() const { return packed_b_.data != nullptr; }
   const char* name() const { return kernel_.name; }
 
@@ -199,6 +200,7 @@ class MatMul final : public Op {
     return dtype_ == DType::kFloat32 ? products_.scratch_bytes() : 0;
   }
   bool consumed(size_t input) const override { return input == 1 && products_.constant(); }
+  size_t owned_bytes() const override { return products_.owned_bytes(); }
   std::string implementation() const override {
     return dtype_ == DType::kFloat32 ? products_.name() : "reference";
   }
@@ -272,6 +274,7 @@ class Gemm final : public Op {
     return dtype_ == DType::kFloat32 ? products_.scratch_bytes() : 0;
   }
   bool consumed(size_t input) const override { return input == 1 && products_.constant(); }
+  size_t owned_bytes() const override { return products_.owned_bytes(); }
   std::string implementation() const override {
     return dtype_ == DType::kFloat32 ? products_.name() : "reference";
   }

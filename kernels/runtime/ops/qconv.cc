@@ -139,6 +139,7 @@ class QConvOp : public Op {
     });
   }
 
+  size_t owned_bytes() const override { return packed_.n_bytes() + packed_sums_.n_bytes(); }
   std::string implementation() const override {
     const std::string how = is_depthwise_ ? depthwise_.name : gemm_.name;
     return w_zero_point_ != 0 ? how + "+weight_zero_point" : how;

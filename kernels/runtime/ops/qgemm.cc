@@ -93,6 +93,7 @@ class QGemmOp : public Op {
     });
   }
 
+  size_t owned_bytes() const override { return packed_.n_bytes(); }
   std::string implementation() const override { return kernel_.name; }
 
  private:

@@ -167,6 +167,7 @@ class Recurrent final : public Op {
     }
     finish_states(c, base);
   }
+  size_t owned_bytes() const override { return packed_w_.n_bytes() + packed_r_.n_bytes(); }
 
  private:
   void read_activations(const Node& node) {

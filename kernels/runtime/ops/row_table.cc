@@ -57,6 +57,7 @@ class RowTable final : public Op {
       }
     });
   }
+  size_t owned_bytes() const override { return table_.n_bytes(); }
 
  private:
   static constexpr int64_t kGrainBytes = 65536;
