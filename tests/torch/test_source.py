@@ -117,7 +117,7 @@ def test_the_command_takes_examples_from_the_factory(factories: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "name one source: --torch"),
+        ([], 2, "name one source: a file, --torch"),
         (["--torch", "some_nets"], 2, "MODULE:FACTORY is needed"),
         (["--torch", "no_such:net"], 1, "no_such cannot be imported"),
         (["--torch", "some_nets:missing"], 1, "some_nets has no 'missing'"),

@@ -97,6 +97,7 @@ def invoke(arguments: Sequence[str]) -> int:
         command = typer.main.get_command(build())
         with command.make_context("wia-quant", rest or ["--help"]) as context:
             command.invoke(context)
+        sys.stdout.flush()  # here, where a reader that has gone is no error
         return 0
     except typer.Exit as stop:
         return stop.exit_code

