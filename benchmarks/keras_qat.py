@@ -118,6 +118,7 @@ def main(folder: str, out: str, name: str, *options: str) -> None:
     fit(keras, quantized, x, y, 1e-3, 1)
     wq.freeze_batch_norm(quantized)
     fit(keras, quantized, x, y, 3e-4, 1)
+    wq.round_biases(quantized)
     trained = predict(quantized)
     file = wq.export(quantized).model
     in_ort, in_wia = run_ort(file, x_test), run_wia(file, x_test)

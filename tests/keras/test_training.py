@@ -16,7 +16,7 @@ from wia_quant import Session
 from wia_quant.affine import INT8, INT8_NARROW, Range, choose_qparams, choose_qparams_per_axis, fake_quantize
 from wia_quant.errors import CalibrationError, ExportError, UsageError
 from wia_quant.files import OutputError
-from wia_quant.keras import export, freeze_batch_norm, load, quantize_model, to_onnx
+from wia_quant.keras import export, freeze_batch_norm, load, quantize_model, round_biases, to_onnx
 from wia_quant.rules import Severity, check_model
 
 #: A value on the edge of two levels may fall to either by rounding of float sums; the outputs follow it by less than
@@ -55,6 +55,19 @@ def test_what_was_trained_is_what_the_file_computes(name: str, tmp_path: Path) -
 def test_the_file_of_a_keras_3_model_has_no_output_that_differs() -> None:
     model, x = trained("keras")
     (want,) = predict(model, [x])
+    (got,) = in_onnxruntime(export(model).model, [x])
+    assert int((np.abs(got - want) > 1e-5 * np.abs(want).max()).sum()) == 0
+
+
+def test_the_file_of_a_tf_keras_model_with_rounded_biases_has_no_output_that_differs() -> None:
+    keras = framework("tf_keras")
+    keras.utils.set_random_seed(0)
+    model = quantize_model(residual(keras))
+    x = train(keras, model)
+    (before,) = predict(model, [x])
+    round_biases(model)
+    (want,) = predict(model, [x])
+    assert np.abs(want - before).max() <= SPAN * np.abs(before).max()
     (got,) = in_onnxruntime(export(model).model, [x])
     assert int((np.abs(got - want) > 1e-5 * np.abs(want).max()).sum()) == 0
 

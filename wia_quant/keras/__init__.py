@@ -7,7 +7,8 @@ from wia_quant.keras.frameworks import require, require_any
 
 require_any()
 
-from wia_quant.keras.export import Exported, export  # noqa: E402  # only where there is a Keras
+from wia_quant.keras.biases import round_biases  # noqa: E402  # only where there is a Keras
+from wia_quant.keras.export import Exported, export  # noqa: E402
 from wia_quant.keras.files import load  # noqa: E402
 from wia_quant.keras.quantize import freeze_batch_norm, quantize_model  # noqa: E402
 from wia_quant.keras.walk import to_onnx  # noqa: E402
@@ -27,6 +28,7 @@ __all__ = [
     "quantize_annotate_layer",
     "quantize_model",
     "quantize_scope",
+    "round_biases",
     "to_onnx",
 ]
 
