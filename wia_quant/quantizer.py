@@ -18,7 +18,7 @@ from wia_quant.calibration import calibrate
 from wia_quant.calibrators import CALIBRATORS
 from wia_quant.data import open_data
 from wia_quant.doctor import Case, LazyRun, Notebook, Symptom, diagnose
-from wia_quant.errors import UsageError
+from wia_quant.errors import DataError, ModelError, UsageError
 from wia_quant.exporters.base import verify
 from wia_quant.exporters.onnx_ptq import export
 from wia_quant.files import check_writable, replacing
@@ -201,10 +201,23 @@ def quantize(
 
 
 def _examined(prepared: Prepared, kept: Kept, notebook: Notebook) -> tuple[Symptom, ...]:
-    """What the doctor says: notes of all samples, taken as they went by, and runs on the kept ones."""
+    """What the doctor says: notes of all samples, taken as they went by, and runs on the kept ones.
+
+    A model that it cannot run is quantized all the same, and that is said.
+    """
     batches = tuple(dict(batch) for batch in kept.batches()[:EXAMINED])
-    run = LazyRun(lambda: prepared.model.to_proto().SerializeToString())
-    return tuple(diagnose(Case(run, notebook.input_name, batches, tuple(notebook.notes))))
+
+    def serialized() -> bytes:
+        try:
+            return bytes(prepared.model.to_proto().SerializeToString())
+        except ValueError:  # protobuf's limit
+            raise ModelError("a model above 2 GB") from None
+
+    try:
+        return tuple(diagnose(Case(LazyRun(serialized), notebook.input_name, batches, tuple(notebook.notes))))
+    except (ModelError, DataError) as error:
+        message = f"the data could not be examined: {error}"
+        return (Symptom("confidence", message, "look at the preprocessing yourself", sure=False),)
 
 
 def _source(model: object, data: object) -> Source:

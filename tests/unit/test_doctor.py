@@ -15,6 +15,7 @@ from tests.quantizing import model as make_model
 from wia_quant.data import Batch
 from wia_quant.doctor import CHECKS, Symptom, examine
 from wia_quant.doctor.base import LazyRun
+from wia_quant.errors import ModelError
 from wia_quant.quantizer import quantize
 
 Array = npt.NDArray[np.float32]
@@ -189,6 +190,16 @@ def test_quantize_warns_of_wrong_preprocessing_and_is_silent_of_right() -> None:
     assert [s.check for s in wrong.symptoms] == ["confidence"]
     assert quantize(classifier(), list(batches(right(pictures())))).symptoms == ()
     assert quantize(classifier(), list(batches(pictures())), examine=False).symptoms == ()
+
+
+def test_a_model_that_the_doctor_cannot_run_is_quantized_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise ModelError("onnxruntime cannot load the model: no kernel")
+
+    monkeypatch.setattr("wia_quant.doctor.base.OnnxRuntimeExecutor", refuse)
+    (only,) = quantize(classifier(), list(batches(right(pictures())))).symptoms
+    assert "could not be examined: onnxruntime cannot load the model: no kernel" in only.message
+    assert not only.sure
 
 
 def test_quantize_writes_the_same_whether_it_examines_or_not() -> None:
