@@ -267,7 +267,8 @@ class Instrumented:
 
     def _session(self, model: ModelProto) -> ort.InferenceSession:
         options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        # Beyond, layouts change: copies of tensors in blocks of channels would double the memory above inference.
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.intra_op_num_threads = self._threads
         options.log_severity_level = _ONLY_FATAL
         # Several sessions take turns: their idle threads must not spin, and they share what memory they keep.
