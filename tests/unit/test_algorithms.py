@@ -115,6 +115,26 @@ def test_a_range_that_clips_a_worthless_outlier_stays() -> None:
     assert range_choice(made, samples, None)["widened"] == 0
 
 
+def test_what_no_product_reads_is_not_clipped() -> None:
+    """A sum's input cut to the mean of the batches lost the only line of text of a picture (PP-OCRv4 detection)."""
+    nodes = [
+        conv("c", "x", "a"),
+        conv("e", "x", "b"),
+        helper.make_node("Add", ["a", "b"], ["s"], "add"),
+        conv("d", "s", "y"),
+    ]
+    constants = (
+        conv_constants("c", (4, 3, 1, 1)) | conv_constants("e", (4, 3, 1, 1)) | conv_constants("d", (4, 4, 1, 1))
+    )
+    samples = feeds()
+    made = draft(model(nodes, {"x": [1, 3, 8, 8]}, ["y"], constants), samples)
+    made.extremes.update(made.ranges)
+    made.extremes["a"] = Range(-50.0, 60.0)
+    report = range_choice(made, samples, None)
+    assert made.ranges["a"] == Range(-50.0, 60.0)
+    assert (report["widened"], report["whole"]) == (0, 1)
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_reports_what_the_recipe_can_hold_and_changes_no_float_model(name: str) -> None:
     proto, samples = activated("HardSwish"), feeds()

@@ -4,6 +4,9 @@
 A calibrator clips outliers without knowing what they are worth. Rows of each product's input are put on the grids of a
 few ranges between the two, and the one with the smallest error of the products' results is kept (relative, summed over
 the products that read the tensor).
+
+What no product reads (sums, gates, functions' inputs) keeps everything seen: nothing says there what clipping costs,
+and its rare large values are often the answer, such as the one line of text of a picture.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from wia_quant.grids import group_ranges
 
 #: How far to go from the calibrated range (0) to everything seen (1).
 STEPS: Final = (0.0, 0.5, 1.0)
+WHOLE: Final = 1.0
 
 #: Batches looked at, and rows drawn from them for each product.
 MAX_BATCHES: Final = 16
@@ -30,7 +34,7 @@ MARGIN: Final = 0.97
 
 
 def range_choice(draft: Draft, batches: Sequence[Feeds], progress: Progress | None) -> dict[str, Any]:
-    """Widen the range of the inputs of products where that lowers the error of their results."""
+    """Widen the range of the inputs of products where that lowers the error of their results; of the rest, always."""
     plan = draft.plan
     calibrated = group_ranges(draft.model, plan, draft.ranges)
     seen = {name: _union(r, draft.extremes[name]) for name, r in draft.ranges.items() if name in draft.extremes}
@@ -60,15 +64,16 @@ def range_choice(draft: Draft, batches: Sequence[Feeds], progress: Progress | No
         name, group = product.node.name, group_of[product.node.inputs[0]]
         if signal[name] > 0:
             totals[group] = totals.get(group, 0.0) + noise[name] / signal[name]
-    widened = 0
+    steps = dict.fromkeys(candidates.keys() - {group_of[p.node.inputs[0]] for p, _ in chosen}, WHOLE)
+    unread = len(steps)
     for group, total in totals.items():
         best = int(np.argmin(total))
         if best and total[best] < MARGIN * total[0]:
-            widened += 1
-            for name in plan.group(group):
-                if name in draft.ranges:
-                    draft.ranges[name] = _between(draft.ranges[name], seen[name], STEPS[best])
-    return {"widened": widened, "of": len(calibrated)}
+            steps[group] = STEPS[best]
+    for name, r in draft.ranges.items():
+        if (step := steps.get(group_of[name])) is not None:
+            draft.ranges[name] = _between(r, seen[name], step)
+    return {"widened": len(steps) - unread, "whole": unread, "of": len(calibrated)}
 
 
 def _union(a: Range, b: Range) -> Range:
