@@ -14,6 +14,7 @@ import numpy as np
 from wia_quant.affine import INT4_NARROW, INT8, INT8_NARROW, INT16_SYMMETRIC, QType, Range
 from wia_quant.errors import PolicyError, UsageError
 from wia_quant.graph import Model, Node
+from wia_quant.halves import HalfNode, half_nodes, observed
 from wia_quant.operators import Kind, Operator, Role, operator
 from wia_quant.prepare import Source, prepare
 from wia_quant.regions import Regions, find_regions
@@ -31,6 +32,7 @@ class Scheme:
         summary: one line for people.
         matrices: the grid of the weights of matrix products and embeddings, where it differs.
         block: weights of ``matrices`` a scale, along the axis that is summed; 0 is one scale a channel.
+        halves: compute in float16 instead of integers.
     """
 
     weights: QType | None
@@ -39,6 +41,7 @@ class Scheme:
     summary: str
     matrices: QType | None = None
     block: int = 0
+    halves: bool = False
 
 
 SCHEMES: Final = MappingProxyType(
@@ -54,6 +57,7 @@ SCHEMES: Final = MappingProxyType(
             INT4_NARROW,
             32,
         ),
+        "fp16": Scheme(None, None, 13, "float16 weights and arithmetic, float32 inputs and outputs", halves=True),
     }
 )
 
@@ -121,6 +125,7 @@ class Plan:
         integer_readers: tensor -> names of the nodes that read its integers.
         decisions: one a node, in the order of the graph.
         notes: what else was decided.
+        halves: node -> what of it becomes float16.
     """
 
     scheme: str
@@ -132,6 +137,7 @@ class Plan:
     integer_readers: Mapping[str, frozenset[str]]
     decisions: tuple[Decision, ...]
     notes: tuple[str, ...] = ()
+    halves: Mapping[str, HalfNode] = field(default_factory=dict)
 
     def group(self, name: str) -> list[str]:
         """The tensors of a group."""
@@ -140,12 +146,12 @@ class Plan:
     def text(self) -> str:
         """The plan for people: one line a node."""
         width = max((len(d.node) for d in self.decisions), default=4)
+        on, what = ("half", "in float16") if self.halves else ("int", "on integers")
         lines = [
-            f"{d.node:{width}}  {d.op_type:18}  {'int' if d.quantized else 'float':5}  {d.reason}"
-            for d in self.decisions
+            f"{d.node:{width}}  {d.op_type:18}  {on if d.quantized else 'float':5}  {d.reason}" for d in self.decisions
         ]
         n = sum(d.quantized for d in self.decisions)
-        head = f"{n} of {len(self.decisions)} nodes on integers, scheme {self.scheme} ({SCHEMES[self.scheme].summary})"
+        head = f"{n} of {len(self.decisions)} nodes {what}, scheme {self.scheme} ({SCHEMES[self.scheme].summary})"
         return "\n".join([head, *lines, *(f"note: {note}" for note in self.notes)])
 
 
@@ -213,7 +219,19 @@ def decide(
             found = replace(found, activations=target.activations)
         if found.weights is INT8_NARROW:
             found = replace(found, weights=target.weights)
+    if found.halves:
+        return _halves_plan(model, scheme, dict(exclude or {}), dict(keep_float or {}))
     return _Planner(model, scheme, found, dict(exclude or {}), target, dict(keep_float or {})).run()
+
+
+def _halves_plan(model: Model, scheme: str, exclude: dict[str, str], keep_float: dict[str, str]) -> Plan:
+    halves, reasons = half_nodes(model, exclude, keep_float)
+    decisions = tuple(
+        Decision(node.name, node.op_type, node.name in halves, reasons.get(node.name, "computes in float16"))
+        for _, node in model.nodes()
+    )
+    seen = observed(model, halves)
+    return Plan(scheme, {}, seen, (), (), frozenset(), {}, decisions, tuple(model.notes), halves)
 
 
 def mixed_ranges(model: Model, planned: Plan, ranges: Mapping[str, Range]) -> dict[str, str]:

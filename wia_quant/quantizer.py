@@ -25,6 +25,7 @@ from wia_quant.files import check_writable, replacing
 from wia_quant.frameworks import is_framework_model, model_to_onnx, read_to_onnx, source_of_file
 from wia_quant.graph import save as save_proto
 from wia_quant.grids import Rounded, Scales, WeightKey, choose_grids
+from wia_quant.halves import too_large, write_halves
 from wia_quant.keep import Kept
 from wia_quant.policy import Plan, decide, mixed_ranges, scheme_named
 from wia_quant.prepare import Prepared, Source, prepare
@@ -172,13 +173,14 @@ def quantize(
     }
     draft = Draft(prepared.model, plan, found.ranges, extremes=_extremes(found))
     draft.keep_float.update(mixed_ranges(draft.model, plan, draft.ranges))
+    draft.keep_float.update(too_large(draft.model, plan.halves, draft.ranges | draft.extremes))
 
     def decided() -> Plan:
         return decide(draft.model, scheme, prepared.excluded, device, keep_float=draft.keep_float)
 
     draft.plan = decided()
     choices["algorithms"] = {}
-    if kept is not None:
+    if kept is not None and not plan.halves:
         for name, algorithm in ALGORITHMS.items():
             choices["algorithms"][name] = algorithm(draft, kept.batches(), progress)
             draft.plan = decided()
@@ -195,7 +197,7 @@ def quantize(
     )
     # The table has the ranges of the file, so that it gives the same ones without the data.
     notes = written.notes
-    if kept is None:
+    if kept is None and not plan.halves:
         notes += ("the table was used without data: weights and biases were not corrected on data; give the data too",)
     return QuantizedModel(written.model, plan, found.with_ranges(draft.ranges), notes, symptoms)
 
@@ -278,6 +280,7 @@ def write(
         choices: further entries of ``wia.recipe``.
         calibration: ``wia.calibration``.
     """
+    write_halves(prepared.model, plan.halves)
     exported = export(prepared.model, plan, choose_grids(prepared.model, plan, ranges, weights, rounded))
     recipe = {
         "scheme": plan.scheme,

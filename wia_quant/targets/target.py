@@ -28,7 +28,7 @@ _UINT8_WEIGHTS: Final = QType("uint8", np.dtype(np.uint8), 0, 255, symmetric=Tru
 
 _ACTIVATIONS: Final = MappingProxyType({t.name: t for t in (INT8, UINT8, INT8_SYMMETRIC)})
 _WEIGHTS: Final = MappingProxyType({t.name: t for t in (INT8_NARROW, INT7_NARROW, _INT8_WIDE, _UINT8_WEIGHTS)})
-_SCHEMES: Final = ("w8a8", "w8a16", "w8", "w4")
+_SCHEMES: Final = ("w8a8", "w8a16", "w8", "w4", "fp16")
 
 Shape = tuple[int | None, ...]
 
