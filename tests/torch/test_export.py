@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from wia_quant.files import OutputError
 from wia_quant.rules import Severity, check_model
 from wia_quant.torch import (
     FakeQuantize,
+    PrepareError,
     convert,
     export,
     freeze,
@@ -129,6 +131,59 @@ def test_the_weight_of_an_excluded_module_is_exported_as_it_was_trained_float() 
     exported = export(prepared, picture(), verify=True)
     assert [d.quantized for d in exported.plan.decisions if d.op_type == "Conv"] == [True, False, True, True]
     assert exported.differences[0].share <= 0.01
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    hidden: torch.Tensor
+
+
+class Answering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(32, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> Answer:
+        hidden = torch.relu(self.body(x))
+        return Answer(self.head(hidden), hidden)
+
+
+def test_a_dataclass_of_outputs_is_exported_in_its_order() -> None:
+    prepared = prepare_qat(Answering())
+    prepared(torch.randn(4, 32))
+    exported = export(prepared, torch.randn(4, 32), verify=True)
+    assert [d.share <= 0.01 for d in exported.differences] == [True, True]
+    assert [o.type.tensor_type.shape.dim[1].dim_value for o in exported.model.graph.output] == [16, 32]
+
+
+class Sorting(nn.Module):
+    """What no exporter takes: a branch on a value."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else x.flip(1)
+
+
+class WithSorting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 32)
+        self.inner = nn.Sequential(nn.Linear(32, 32), Sorting())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(self.first(x))
+
+
+def test_a_submodule_that_cannot_be_traced_is_named_with_the_remedy() -> None:
+    with pytest.raises(PrepareError, match=r"submodule 'inner\.1' \(Sorting\) .*exclude=\['inner\.1'\]"):
+        prepare_qat(WithSorting())
+
+
+def test_a_submodule_that_cannot_be_exported_is_named_with_the_remedy() -> None:
+    prepared = prepare_qat(WithSorting(), exclude=["inner.1"])
+    prepared(torch.randn(4, 32))
+    with pytest.raises(ExportError, match=r"submodule 'inner\.1' \(Sorting\): .*; write it without branches"):
+        export(prepared, torch.randn(4, 32))
 
 
 def test_activations_of_two_widths_are_an_error() -> None:

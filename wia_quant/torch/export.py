@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import logging
 import sys
@@ -17,12 +18,14 @@ import numpy as np
 import onnx
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from wia_quant.errors import ExportError, MissingExtraError
 from wia_quant.files import replacing
 from wia_quant.graph import save
 from wia_quant.policy import Plan, scheme_named
 from wia_quant.targets.target import DEFAULT
+from wia_quant.torch.culprit import find_culprit, reason_of
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import freeze
 from wia_quant.torch.marker import translations
@@ -135,24 +138,33 @@ def to_onnx(
         raise MissingExtraError(
             "onnxscript is not installed; install it with: pip install 'wia-quant[torch]'"
         ) from error
-    try:
+    _register_dataclasses(model, args, kwargs)
+
+    def run(module: nn.Module, its_args: tuple[Any, ...], its_kwargs: dict[str, Any], **options: Any) -> Any:
         with warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                model,
-                args,
-                kwargs=kwargs,
+            return torch.onnx.export(
+                module,
+                its_args,
+                kwargs=its_kwargs,
                 dynamo=True,
                 opset_version=opset,
-                input_names=input_names,
-                output_names=output_names,
-                dynamic_shapes=dynamic,
                 external_data=False,
                 verbose=False,
                 custom_translation_table=table,
+                **options,
             )
+
+    try:
+        program = run(model, args, kwargs, input_names=input_names, output_names=output_names, dynamic_shapes=dynamic)
     except Exception as error:  # the exporter raises many kinds
-        raise ExportError(f"torch cannot export {type(model).__name__}: {_reason(error)}") from error
+        name, why = find_culprit(model, args, kwargs, run) or ("", error)
+        kind = type(model.get_submodule(name)).__name__
+        where = f"submodule '{name}' ({kind})" if name else kind
+        raise ExportError(
+            f"torch cannot export {where}: {reason_of(why)}; write it without branches on tensor values and with"
+            " operators that torch.onnx.export knows, or leave it out of the exported model"
+        ) from error
     assert program is not None
     proto: onnx.ModelProto = program.model_proto
     return proto
@@ -195,9 +207,17 @@ def _quiet() -> Any:
         logger.setLevel(level)
 
 
-def _reason(error: BaseException) -> str:
-    """The innermost message, where the operator or the line of the user's code stands."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+def _register_dataclasses(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """torch.export wants to be told of a dataclass that a model returns: those that this one does."""
+    with torch.no_grad():
+        waiting = [model(*args, **kwargs)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, tuple | list):
+            waiting += value
+        elif dataclasses.is_dataclass(value):
+            waiting += [getattr(value, f.name) for f in dataclasses.fields(value)]
+            if type(value) not in pytree.SUPPORTED_NODES:
+                torch.export.register_dataclass(type(value))

@@ -150,7 +150,7 @@ def _prepare(model: nn.Module, choice: Choice) -> nn.Module:
     """Changes ``model`` itself."""
     if any(isinstance(module, FakeQuantize) for module in model.modules()):
         raise PrepareError("the model is prepared already")
-    graph = _trace(model)
+    graph = _trace(model, choice)
     made = Preparation()
     modularize(model, graph)
     _fuse_products(model, graph, choice)
@@ -165,17 +165,37 @@ def _prepare(model: nn.Module, choice: Choice) -> nn.Module:
 
 
 class _Tracer(fx.Tracer):
-    """torch.nn modules are leaves, and so are ours and any other submodule with a qconfig of None."""
+    """torch.nn modules are leaves, and so are ours and any submodule that stays float; knows where tracing failed."""
+
+    def __init__(self, choice: Choice) -> None:
+        super().__init__()
+        self._choice = choice
+        self.failed = ""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, QuantizedProduct) or super().is_leaf_module(m, module_qualified_name)
+        stays_float = self._choice.of_module(module_qualified_name) is None
+        return stays_float or isinstance(m, QuantizedProduct) or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception:
+            self.failed = self.failed or self.path_of_module(m)  # the innermost is the first to know
+            raise
 
 
-def _trace(model: nn.Module) -> fx.Graph:
+def _trace(model: nn.Module, choice: Choice) -> fx.Graph:
+    tracer = _Tracer(choice)
     try:
-        return _Tracer().trace(model)
+        return tracer.trace(model)
     except Exception as error:  # whatever the user's forward raises under tracing
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        if tracer.failed:
+            kind = type(model.get_submodule(tracer.failed)).__name__
+            raise PrepareError(
+                f"submodule '{tracer.failed}' ({kind}) cannot be traced: {reason}; keep it float with"
+                f" exclude=['{tracer.failed}'], or write its forward without branches on tensors"
+            ) from error
         raise PrepareError(
             f"{type(model).__name__} cannot be traced: {reason}; branches on tensor values and *args defeat torch.fx:"
             " prepare the submodules that can be traced one by one, and leave the rest float"
