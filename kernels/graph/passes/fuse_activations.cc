@@ -137,8 +137,9 @@ bool fuse_tanh_gelu_at(Graph& graph, Edges& edges, Node& last) {
         !edges.single_use(tanh->outputs[0]))
       continue;
     for (size_t h = 0; h < 3; ++h) {
+      if (h == e) continue;
       const ValueId half = factors[h], x = factors[3 - e - h];
-      if (h == e || !close(scalar_constant(graph, half), 0.5f) || !harmless(graph, half, x) ||
+      if (!close(scalar_constant(graph, half), 0.5f) || !harmless(graph, half, x) ||
           !harmless(graph, plus->inputs[one], x) ||
           !is_gelu_argument(graph, edges, tanh->inputs[0], x))
         continue;
