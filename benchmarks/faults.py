@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does a report name the guilty layer? Faults of one layer each are put into sound models, and its first name counted.
 
-    PYTHONPATH=. python -m benchmarks.faults [--faults 100] [--models ...] [--samples 4] [-o RESULT.json]
+    PYTHONPATH=. python -m benchmarks.faults [--faults 100] [--models ...] [--samples 4] [--producer NAME]
+        [-o RESULT.json]
 
 Weights: scale doubled, zero point moved, channel scales permuted, levels clipped, axis changed (where both axes have
 the length of the scales). Activations: scale doubled, zero point moved, range clipped.
@@ -24,7 +25,7 @@ import numpy.typing as npt
 import onnx
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from wia_quant.evaluation import worst_first
+from wia_quant.evaluation import UNEXPLAINED_DB, worst_first
 from wia_quant.layers import probe_layers
 from wia_quant.qdq import Dequantized, GraphView, view_model
 from wia_quant.stretches import Layer, cut
@@ -247,6 +248,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--skip", type=float, default=1 / 3, help="share of the samples, by size, that is passed over")
+    parser.add_argument("--producer", default="wia-quant", help="whose quantized file of the cache is broken")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--out", type=Path)
     arguments = parser.parse_args()
@@ -257,8 +259,15 @@ def main() -> None:
         # The largest take long, and the smallest (a sentence of two words) are like no other.
         ordered = sorted(zoo.evaluation(), key=lambda feeds: sum(a.size for a in feeds.values()))
         samples = ordered[int(len(ordered) * arguments.skip) :][: arguments.samples]
-        reference, quantized = onnx.load(zoo.path()), onnx.load(cache() / f"{name}.wia-quant.onnx")
+        reference, quantized = onnx.load(zoo.path()), onnx.load(cache() / f"{name}.{arguments.producer}.onnx")
         started = time.process_time()
+        # A suspect of the sound model hides every smaller fault.
+        sound = worst_first(probe_layers(quantized, reference, samples).errors())
+        suspects = [e for e in sound if e.excess_db > UNEXPLAINED_DB]
+        print(
+            f"{name}: sound, suspects: {', '.join(f'{e.node} {e.excess_db:.1f} dB' for e in suspects[:5]) or 'none'}",
+            flush=True,
+        )
         n = arguments.faults // len(arguments.models)
         for verdict in judge(name, quantized, reference, samples, n, arguments.seed):
             verdicts.append(verdict)
