@@ -248,6 +248,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--skip", type=float, default=1 / 3, help="share of the samples, by size, that is passed over")
+    parser.add_argument("--data", choices=("evaluation", "calibration"), default="evaluation")
     parser.add_argument("--producer", default="wia-quant", help="whose quantized file of the cache is broken")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--out", type=Path)
@@ -255,19 +256,18 @@ def main() -> None:
     verdicts: list[Verdict] = []
     for name in arguments.models:
         zoo = TRAINED[name]
-        assert zoo.evaluation is not None
+        source = zoo.calibration if arguments.data == "calibration" else zoo.evaluation
+        assert source is not None
         # The largest take long, and the smallest (a sentence of two words) are like no other.
-        ordered = sorted(zoo.evaluation(), key=lambda feeds: sum(a.size for a in feeds.values()))
+        ordered = sorted(source(), key=lambda feeds: sum(a.size for a in feeds.values()))
         samples = ordered[int(len(ordered) * arguments.skip) :][: arguments.samples]
         reference, quantized = onnx.load(zoo.path()), onnx.load(cache() / f"{name}.{arguments.producer}.onnx")
         started = time.process_time()
         # A suspect of the sound model hides every smaller fault.
         sound = worst_first(probe_layers(quantized, reference, samples).errors())
         suspects = [e for e in sound if e.excess_db > UNEXPLAINED_DB]
-        print(
-            f"{name}: sound, suspects: {', '.join(f'{e.node} {e.excess_db:.1f} dB' for e in suspects[:5]) or 'none'}",
-            flush=True,
-        )
+        names = ", ".join(f"{e.node} {e.excess_db:.1f} dB" for e in suspects[:5])
+        print(f"{name}: sound, suspects: {names or 'none'}", flush=True)
         n = arguments.faults // len(arguments.models)
         for verdict in judge(name, quantized, reference, samples, n, arguments.seed):
             verdicts.append(verdict)
