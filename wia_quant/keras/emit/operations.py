@@ -88,10 +88,6 @@ def _operand_names(op: Operation) -> tuple[str, str]:
     return ("x", "y") if not {"x1", "x2"} & set(op.kwargs) else ("x1", "x2")
 
 
-def _function(name: str) -> Emit:
-    return lambda b, op: activations.ACTIVATIONS[name](b, op.parameter("x", 0))
-
-
 def _x(op: Operation) -> Tensor:
     for name in ("x", "input", "input_tensor", "features", "logits", "tensor", "a"):
         if name in op.kwargs:
@@ -139,13 +135,7 @@ def _reduce(op_type: str) -> Emit:
         if not keep and not spatial:
             x = b.logical(x)
             places = [int(a) % x.rank for a in axes]
-        attributes: dict[str, Any] = {"keepdims": int(keep)}
-        inputs = [x.name]
-        if op_type == "ReduceSum":
-            inputs.append(b.integers(sorted(places), "axes"))
-        else:
-            inputs.append(b.integers(sorted(places), "axes"))
-        name = b.node(op_type, inputs, **attributes)
+        name = b.node(op_type, [x.name, b.integers(sorted(places), "axes")], keepdims=int(keep))
         return Tensor(name, op.shape, x.order if keep else None, x.dtype)
 
     return emit
