@@ -40,7 +40,7 @@ class Program {
 
   void set_profiling(bool on);
   std::vector<NodeReport> report() const;
-  size_t arena_bytes() const;     // of the current plan
+  size_t arena_bytes() const;  // of the current plan
   size_t owned_bytes() const;  // of the constants the graph still holds
 
  private:

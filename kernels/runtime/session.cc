@@ -38,10 +38,9 @@ std::string expected_shape(const Port& port) {
 
 void check_input(const Port& port, const Tensor& given) {
   const std::string what = "input '" + port.name + "': ";
-  require(
-      port.dtype == DType::kUndefined || given.dtype == port.dtype,
-      what + "expected elements of " + dtype_name(port.dtype) + ", got " + dtype_name(given.dtype) +
-          "; convert them first");
+  require(port.dtype == DType::kUndefined || given.dtype == port.dtype,
+          what + "expected elements of " + dtype_name(port.dtype) + ", got " +
+              dtype_name(given.dtype) + "; convert them first");
   if (!port.has_shape) return;
   bool fits = given.shape.rank() == port.shape.rank();
   for (int i = 0; fits && i < port.shape.rank(); ++i)
