@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,11 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from wia_quant.errors import DataError, ModelError, UsageError
+from wia_quant.errors import DataError, ModelError, RuntimeFault, UsageError
 from wia_quant.runtime import Session
 
 Feeds = Mapping[str, npt.NDArray[np.generic]]
 ProgressCallback = Callable[[int, int | None, str], None]
+
+#: Bytes of one random input at most: a slip in --shape, not a benchmark, asks for more.
+MAX_INPUT_BYTES: Final = 2**31
 
 #: Rounds before the clock counts: caches, page faults, lazy set-up.
 WARM_UP: Final = 5
@@ -128,12 +132,15 @@ def benchmark(
     for index, count in enumerate(threads):
         engines: list[tuple[str, Path, Callable[[Feeds], object]]] = []
         session = first if index == 0 else Session(str(model), threads=count, isa=isa)
-        engines.append(("libwia", model, _caller(session)))
+        engines.append(("libwia", model, _libwia_caller(session)))
+        engines[0][2](data[0])  # inputs that the model cannot take are told about by libwia, first
         for file in [model] + ([against] if against is not None else []):
             try:
-                engines.append(("onnxruntime", file, _caller(onnxruntime_session(file, count))))
-            except Exception as error:  # onnxruntime's exceptions share no public base
-                notes.append(f"onnxruntime cannot load {file.name}: {str(error).splitlines()[0]}")
+                caller = _onnxruntime_caller(file, count)
+                caller(data[0])
+                engines.append(("onnxruntime", file, caller))
+            except RuntimeFault as error:
+                notes.append(str(error))
         timings += _in_turns(engines, data, count, runs, progress)
     if any(t.median_ms > BUSY * t.cpu_ms for t in timings):
         notes.append("the machine is busy: runs waited for the processor; compare the CPU times")
@@ -157,7 +164,8 @@ def random_feeds(inputs: Sequence[Any], shapes: Mapping[str, Sequence[int]], see
     """Uniform reals in [-1, 1) or small integers for every input; a batch that the model leaves open is 1.
 
     Raises:
-        UsageError: another dimension is open and not in ``shapes``, or ``shapes`` names no input.
+        UsageError: another dimension is open and not in ``shapes``; ``shapes`` names no input, or has a shape that
+            its input does not take; an input would be larger than MAX_INPUT_BYTES.
     """
     unknown = set(shapes) - {one.name for one in inputs}
     if unknown:
@@ -174,7 +182,13 @@ def random_feeds(inputs: Sequence[Any], shapes: Mapping[str, Sequence[int]], see
                 f"input '{one.name}' has the open shape {one.shape}; give --data PATH or a shape such as "
                 f"--shape {one.name}={','.join(str(n) if isinstance(n, int) else '32' for n in shape)}"
             )
+        _check_given(one, shapes.get(one.name))
         dtype = np.dtype(_NUMPY_OF[one.type])
+        if (n_bytes := math.prod(shape) * dtype.itemsize) > MAX_INPUT_BYTES:
+            raise UsageError(
+                f"input '{one.name}' of shape {shape} would take {n_bytes / 2**30:.3g} GiB; bench makes random inputs "
+                f"of {MAX_INPUT_BYTES / 2**30:.3g} GiB at most: give a smaller --shape"
+            )
         if dtype.kind == "f":
             made[one.name] = rng.uniform(-1, 1, shape).astype(dtype)
         else:
@@ -183,8 +197,41 @@ def random_feeds(inputs: Sequence[Any], shapes: Mapping[str, Sequence[int]], see
     return made
 
 
-def _caller(session: Any) -> Callable[[Feeds], object]:
+def _check_given(one: Any, given: Sequence[int] | None) -> None:
+    """A shape of --shape has the axes of its input, and the lengths that the model fixes."""
+    if given is None or one.shape is None:
+        return
+    fixed = [(n, wanted) for n, wanted in zip(given, one.shape, strict=False) if isinstance(wanted, int)]
+    if len(given) != len(one.shape) or any(n != wanted for n, wanted in fixed):
+        takes = ", ".join(str(n) if isinstance(n, int) else str(n or "?") for n in one.shape)
+        example = ",".join(
+            str(wanted if isinstance(wanted, int) else given[i] if i < len(given) else 1)
+            for i, wanted in enumerate(one.shape)
+        )
+        raise UsageError(
+            f"--shape {one.name}={','.join(map(str, given))} does not fit: the model takes [{takes}]; "
+            f"for example --shape {one.name}={example}"
+        )
+
+
+def _libwia_caller(session: Session) -> Callable[[Feeds], object]:
     return lambda feeds: session.run(None, dict(feeds))
+
+
+def _onnxruntime_caller(file: Path, threads: int) -> Callable[[Feeds], object]:
+    """Runs ``file``; RuntimeFault in one line where onnxruntime refuses the model or an input."""
+    try:
+        session = onnxruntime_session(file, threads)
+    except Exception as error:  # onnxruntime's exceptions share no public base
+        raise RuntimeFault(f"onnxruntime cannot load {file.name}: {str(error).splitlines()[0]}") from None
+
+    def call(feeds: Feeds) -> object:
+        try:
+            return session.run(None, dict(feeds))
+        except Exception as error:
+            raise RuntimeFault(f"onnxruntime cannot run {file.name}: {str(error).splitlines()[0]}") from None
+
+    return call
 
 
 def _in_turns(

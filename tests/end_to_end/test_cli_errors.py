@@ -150,6 +150,13 @@ MISTAKES = {
     "bench against no model": Mistake(nothing, ("bench", "model.onnx", "--against", "nowhere.onnx"), 1, "nowhere"),
     "a shape that is none": Mistake(nothing, ("bench", "model.onnx", "--shape", "x=1,a"), 2, "x=1,a"),
     "a shape of another input": Mistake(nothing, ("bench", "model.onnx", "--shape", "z=1"), 2, "z"),
+    "a shape with too few axes": Mistake(nothing, ("bench", "model.onnx", "--shape", "x=1,3,16"), 2, "[N, 3, 16, 16]"),
+    "a shape with other channels": Mistake(
+        nothing, ("bench", "model.onnx", "--shape", "x=1,5,16,16"), 2, "x=1,3,16,16"
+    ),
+    "a shape of more memory than there is": Mistake(
+        nothing, ("bench", "model.onnx", "--shape", "x=99999999999,3,16,16"), 2, "GiB"
+    ),
     "inspect of no model": Mistake(no_model, ("inspect", "model.onnx"), 1, "model.onnx"),
     "inspect of a text": Mistake(text_model, ("inspect", "model.onnx"), 1, "model.onnx"),
     "inspect of an empty file": Mistake(empty_model, ("inspect", "model.onnx"), 1, "model.onnx"),
