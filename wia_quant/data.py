@@ -24,7 +24,7 @@ from PIL import Image, UnidentifiedImageError
 from wia_quant.errors import DataError, UsageError
 from wia_quant.inputs import ModelInput, as_model_inputs
 from wia_quant.npz import NpyRows, open_rows
-from wia_quant.preprocess import Preprocess, load_preprocess, picture_to_sample
+from wia_quant.preprocess import Preprocess, Recorded, load_preprocess, picture_to_sample
 
 Progress = Callable[[int, int | None, str], None]
 Arrays = dict[str, npt.NDArray[Any]]
@@ -284,6 +284,7 @@ def open_data(
             (a torch DataLoader is one). None only with ``synthetic``.
         inputs: the model (ModelProto), or its inputs: of a session (``get_inputs()``) or ``ModelInput``.
         preprocess: for pictures: a preset's name, a .json file, or a specification; None guesses and says so.
+            With arrays it is an error, but for what a model records: that is left out and said.
         samples: how many to use at most; of a larger folder or array that many, spread evenly.
         seed: of the choice of these.
         strict: a picture that cannot be read is an error instead of being skipped.
@@ -305,7 +306,7 @@ def open_data(
     if source is None:
         raise DataError("no calibration data; give a folder of pictures, a .npz or an iterable (see open_data)")
     spec = None if preprocess is None else load_preprocess(preprocess)
-    opened = _Opening(wanted, spec, samples, seed, strict, readers, progress)
+    opened = _Opening(wanted, spec, isinstance(preprocess, Recorded), samples, seed, strict, readers, progress)
     if isinstance(source, str | Path):
         return opened.path(Path(source))
     if isinstance(source, np.ndarray | Mapping):
@@ -321,6 +322,7 @@ class _Opening:
 
     inputs: tuple[ModelInput, ...]
     spec: Preprocess | None
+    recorded: bool
     samples: int
     seed: int
     strict: bool
@@ -370,7 +372,6 @@ class _Opening:
         if suffix in PICTURES:
             return self.pictures(path, [path], 0)
         if suffix in ARRAYS:
-            self._no_preprocess(path)
             return self._rows(open_rows(path, [i.name for i in self.inputs]), str(path))
         raise DataError(
             f"{path}: data is a folder, a picture ({', '.join(PICTURES[:5])}) or an array file "
@@ -379,7 +380,6 @@ class _Opening:
         )
 
     def _array_files(self, root: Path, files: Sequence[Path], ignored: int) -> Dataset:
-        self._no_preprocess(root)
         chosen, order = _choose(len(files), self.samples, self.seed)
         names = [i.name for i in self.inputs]
 
@@ -464,8 +464,6 @@ class _Opening:
 
         if isinstance(first, Image.Image):
             raise DataError("an iterable of pictures in memory is not read; give their files, or arrays")
-        if self.spec is not None:
-            raise UsageError("preprocessing is for pictures; an iterable gives what the model takes")
 
         def records(dataset: Dataset) -> Iterator[Record]:
             for n, item in enumerate(items()):
@@ -478,12 +476,13 @@ class _Opening:
 
         return self._dataset(records, self._summary("iterable", "iterable", None, "as it comes"), None)
 
-    def _no_preprocess(self, path: Path) -> None:
-        if self.spec is not None:
-            raise UsageError(f"{path}: preprocessing is for pictures; arrays hold what the model takes")
-
     def _summary(self, source: object, kind: str, available: int | None, order: str) -> Summary:
-        return Summary(str(source), kind, available, self.samples, order, self.seed)
+        notes = []
+        if self.spec is not None and kind != "pictures":
+            if not self.recorded:
+                raise UsageError(f"{source}: preprocessing is for pictures; arrays hold what the model takes")
+            notes.append("the preprocessing on record is for pictures; arrays hold what the model takes: left out")
+        return Summary(str(source), kind, available, self.samples, order, self.seed, notes=notes)
 
     def _dataset(
         self, records: Callable[[Dataset], Iterable[Record]], summary: Summary, n_samples: int | None

@@ -13,7 +13,7 @@ from wia_quant.errors import UsageError
 from wia_quant.evaluation import Evaluation
 from wia_quant.graph import read_proto
 from wia_quant.measurement import Source, evaluate
-from wia_quant.preprocess import Preprocess
+from wia_quant.preprocess import Preprocess, Recorded
 from wia_quant.recipe import recorded_preprocess
 from wia_quant.regression import Regression, compare
 
@@ -162,10 +162,10 @@ def _evaluation(side: Evaluation | Source) -> Evaluation | Source:
     return side
 
 
-def _preprocess(given: Evaluation | None, models: Sequence[Source]) -> Mapping[str, Any] | None:
+def _preprocess(given: Evaluation | None, models: Sequence[Source]) -> Recorded | None:
     """How both sides prepare pictures: as the evaluation did, else as the first model that records it."""
     if given is not None and given.data.get("preprocess"):
-        return dict(given.data["preprocess"])
+        return Recorded(given.data["preprocess"])
     for model in models:
         proto = model if isinstance(model, ModelProto) else read_proto(model)
         found = recorded_preprocess({p.key: p.value for p in proto.metadata_props})

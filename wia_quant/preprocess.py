@@ -223,6 +223,10 @@ def preset(name: object) -> Preprocess:
     return PRESETS[name]
 
 
+class Recorded(dict[str, Any]):  # Any: JSON
+    """A specification that a model or an evaluation records: the one to take for pictures, of no use to arrays."""
+
+
 def load_preprocess(source: str | Path | Mapping[str, Any] | Preprocess) -> Preprocess:
     """The specification that ``source`` means: a preset's name, a .json file, JSON values, or itself.
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import wia_quant
+from wia_quant.preprocess import Recorded
 
 FORMAT_VERSION: Final = "1"
 
@@ -37,8 +38,8 @@ def to_json(value: Any) -> str:  # Any: JSON
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def recorded_preprocess(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:  # Any: JSON
+def recorded_preprocess(metadata: Mapping[str, str]) -> Recorded | None:
     """How the pictures were made into inputs when the model was calibrated; None where it does not say."""
     calibration = json.loads(metadata.get("wia.calibration", "{}"))
     spec = calibration.get("data", {}).get("preprocess")
-    return spec if isinstance(spec, dict) else None
+    return Recorded(spec) if isinstance(spec, dict) else None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import tracemalloc
@@ -20,6 +21,7 @@ from PIL import Image
 from wia_quant.data import Dataset, open_data
 from wia_quant.errors import DataError, ModelError, UsageError
 from wia_quant.inputs import ModelInput, as_model_inputs
+from wia_quant.recipe import recorded_preprocess
 
 IMAGE = [ModelInput("x", (None, 3, 8, 8), "float32")]
 IDS = [ModelInput("ids", (None, 16), "int64"), ModelInput("mask", (None, 16), "int64")]
@@ -443,6 +445,24 @@ def test_preprocessing_of_arrays_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "d.npy", np.zeros((1, 3, 8, 8), np.float32))
     with pytest.raises(UsageError, match="preprocessing is for pictures"):
         open_data(tmp_path / "d.npy", IMAGE, preprocess="imagenet")
+    with pytest.raises(UsageError, match="preprocessing is for pictures"):
+        open_data(np.zeros((1, 3, 8, 8), np.float32), IMAGE, preprocess="imagenet")
+    with pytest.raises(UsageError, match="preprocessing is for pictures"):
+        open_data([{"x": np.zeros((1, 3, 8, 8), np.float32)}], IMAGE, preprocess="imagenet")
+
+
+def test_a_model_calibrated_on_pictures_could_not_be_used_with_arrays(folder: Path, tmp_path: Path) -> None:
+    spec = open_data(folder, IMAGE, preprocess="imagenet").summary.preprocess
+    recorded = recorded_preprocess({"wia.calibration": json.dumps({"data": {"preprocess": spec}})})
+    array = np.full((1, 3, 8, 8), 7, np.float32)
+    (tmp_path / "arrays").mkdir()
+    np.save(tmp_path / "arrays" / "d.npy", array)
+    for source in (tmp_path / "arrays" / "d.npy", tmp_path / "arrays", array, [{"x": array}]):
+        dataset = open_data(source, IMAGE, preprocess=recorded)
+        assert np.array_equal(values(dataset), array)
+        assert dataset.summary.preprocess is None
+        assert [note for note in dataset.summary.notes if "on record is for pictures" in note]
+    assert open_data(folder, IMAGE, preprocess=recorded).summary.preprocess == spec
 
 
 # ---- hostile files --------------------------------------------------------------------------------------------
