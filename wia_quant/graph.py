@@ -61,7 +61,13 @@ class Node:
     def integers(self, name: str) -> list[int] | None:
         """A list of integers, or None when the attribute is absent."""
         value = self.attribute(name)
-        return None if value is None else [int(v) for v in value]  # type: ignore[attr-defined]
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(v, int) for v in value):
+            raise ModelError(
+                f"{self.where}: attribute {name!r} is no list of integers; correct the node, or export the model again"
+            )
+        return value
 
     def set(self, name: str, value: object) -> None:
         """Set an attribute; None removes it."""
@@ -231,7 +237,10 @@ class Model:
                 node.inputs = [new if name == old else name for name in node.inputs]
 
     def drop_unused(self) -> None:
-        """Remove nodes nobody needs and initializers nobody reads; graph inputs stay."""
+        """Remove nodes nobody needs and initializers nobody reads.
+
+        Graph inputs stay, but for those whose default value goes: without it they would have to be given.
+        """
         self.index()
         changed = True
         while changed:
@@ -244,6 +253,8 @@ class Model:
                 if len(kept) != len(graph.nodes):
                     graph.nodes, changed = kept, True
             self.index()
+        defaults = self.main.initializers.keys() - read
+        self.main.inputs = [info for info in self.main.inputs if info.name not in defaults]
         for graph in self.graphs:
             graph.initializers = {k: t for k, t in graph.initializers.items() if k in read}
         self.index()

@@ -13,6 +13,7 @@ from wia_quant import exclude as exclusion
 from wia_quant.folding import fold
 from wia_quant.graph import Model, load, source_sha256
 from wia_quant.opset import raise_opset
+from wia_quant.windows import check_windows
 
 Source = str | Path | bytes | onnx.ModelProto
 
@@ -40,11 +41,13 @@ def prepare(source: Source, *, opset: int, exclude: Iterable[str] = ()) -> Prepa
     The same source gives the same names every time.
 
     Raises:
-        ModelError: the source cannot be read, converted or understood.
+        ModelError: the source cannot be read, converted or understood, or a node's attributes fit no input.
         PolicyError: a rule matches nothing.
     """
     model = load(source)
+    check_windows(model)
     excluded = exclusion.resolve(model, exclude)
     model = raise_opset(model, opset)
     folds = fold(model, frozenset(excluded))
+    check_windows(model)  # once more, with the shapes and constants that are known now
     return Prepared(model, excluded, source_sha256(source), folds)

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.quantizing import conv, conv_constants, model
+from wia_quant import quantize
 from wia_quant.errors import ModelError
 from wia_quant.graph import ir_version_of, load, save, source_sha256
 
@@ -140,3 +141,17 @@ def test_an_output_declared_without_a_shape_gets_the_inferred_one() -> None:
     onnx.checker.check_model(loaded.to_proto(), full_check=True)
     assert [d.dim_param or d.dim_value for d in loaded.main.outputs[0].type.tensor_type.shape.dim] == ["N", 2, 4, 4]
     assert not proto.graph.output[0].type.tensor_type.HasField("shape")
+
+
+def test_an_initializer_that_nobody_reads_left_its_input_without_a_value() -> None:
+    """Models from before IR 4 list every weight as an input too."""
+    nodes = [conv("c", "x", "y"), helper.make_node("Relu", ["unread"], ["z"])]
+    proto = model(nodes, {"x": [1, 3, 4, 4]}, ["y"], conv_constants("c", (2, 3, 1, 1)) | {"unread": np.ones(3, "f4")})
+    for tensor in proto.graph.initializer:
+        proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    loaded = load(proto)
+    loaded.drop_unused()
+    assert [info.name for info in loaded.main.inputs] == ["x", "c.w", "c.b"]
+    samples = [{"x": np.ones((1, 3, 4, 4), np.float32)}]
+    written = quantize(proto, samples).model
+    assert [info.name for info in written.graph.input] == ["x"]
