@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from tests.quantizing import model as make_model
 from wia_quant.data import Batch
@@ -148,6 +148,18 @@ def test_bars_that_a_model_does_not_mind_are_a_hint() -> None:
     found = said(barred)
     assert [(s.check, s.sure) for s in found] == [("confidence", False)]
     assert "60 of 60 pictures stand between two bars" in found[0].message
+
+
+def test_the_margins_of_grey_drawings_are_no_bars() -> None:
+    grey = [x.mean(axis=1, keepdims=True) for x in right(pictures())]
+    for x in grey:
+        x[:, :, :, :4] = x[:, :, :, -4:] = -1
+    net = classifier()
+    net.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1
+    weight = next(t for t in net.graph.initializer if t.name == "w")
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight).mean(axis=1, keepdims=True), "w"))
+    found = examine(net.SerializeToString(), batches(grey))
+    assert [s for s in found if "bars of one colour" in s.message] == []
 
 
 def test_an_embedding_is_no_classifier() -> None:
