@@ -45,6 +45,20 @@ INEXACT: dict[str, tuple[float, str]] = {
 HALF_STEPS = {"float16": 2 * 2.0**-10, "bfloat16": 2 * 2.0**-7}
 
 
+#: The end of the document; each line has a test in test_differences.py.
+DIFFERENCES = """
+## Where libwia and onnxruntime give different results
+
+Each was found by random models and judged by the standard's text, its shape inference and `onnx.reference`.
+
+| operator | case | libwia | onnxruntime |
+|---|---|---|---|
+| MaxPool | auto_pad SAME_* and dilations above 1 | the standard's size: the input's by the stride, rounded up | counts the kernel without its dilations: a smaller output |
+| ConvTranspose | auto_pad SAME_*, a kernel smaller than the stride | the text's size: the input's times the stride | pads no more than 0, as onnx's shape inference does: a smaller output |
+| Resize | nearest, align_corners, a scale that gives no whole size | the same values as `onnx.reference`: length_resized is not rounded | other pixels: length_resized is the rounded size |
+"""  # noqa: E501
+
+
 @dataclass(frozen=True)
 class Case:
     """One node test: a model, its inputs and what must come out."""
@@ -167,7 +181,7 @@ def document() -> str:
             lines.append(
                 f"| {op_type} | {_versions(op_type)} | {passed[op_type]} | {', '.join(sorted(tested[op_type]))} |"
             )
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + DIFFERENCES
 
 
 def main() -> None:
