@@ -60,9 +60,11 @@ MODELS: dict[str, tuple[Callable[[Any], Any], bool]] = {
     "trained": (trained, False),
 }
 
-#: How far the outputs may be apart, in levels, and what share of them. LiteRT's kernels in fixed point (transposed
-#: convolutions, averages, leaky ReLU, tables) round a half away from zero, or twice; ONNX and libwia once, to even.
+#: How far the outputs may be apart, in levels, and what share of them. LiteRT computes transposed convolutions and
+#: leaky ReLU in fixed point, rounding a half away from zero, or twice; ONNX and libwia round once, to even.
 ROUNDS_OTHERWISE = {"branches": (6.0, 0.2), "decoder": (1.01, 0.01)}
+#: Of the others: a convolution's multiplier is a float32 product there, a rounded float64 quotient here.
+MULTIPLIER = (1.01, 0.005)
 
 
 @cache
@@ -114,7 +116,7 @@ def test_libwia_computes_what_litert_does(name: str) -> None:
     (got,) = Session(model.SerializeToString()).run(None, {model.graph.input[0].name: x})
     want, step = in_litert(content, x)
     apart = np.abs(got - want) / step
-    largest, share = ROUNDS_OTHERWISE.get(name, (0.01, 0.0))
+    largest, share = ROUNDS_OTHERWISE.get(name, MULTIPLIER)
     assert apart.max() <= largest, f"{(apart > 0.5).mean():.4f} of the outputs differ"
     assert (apart > 0.5).mean() <= share
 
