@@ -45,6 +45,9 @@ _BLIND: Final = 0.05
 _CLIPPED, _COARSE = 1.5, 5.0
 #: Error that no reader of a layer minds, as a share of its signal's power: 45 dB, which 8 bits hardly ever reach.
 _NEGLIGIBLE: Final = 10**-4.5
+#: The most error that rounding explains, as a share of its signal's power: 10 dB, which 4 bits do better than. What is
+#: expected of a broken layer comes from its broken weights, and may be more.
+_EXPLAINABLE: Final = 0.1
 
 
 @dataclass
@@ -252,9 +255,13 @@ def _edges(layer: Layer) -> npt.NDArray[np.float64]:
 def _error(layer: Layer, s: _Sums, readers: Sequence[_Sums]) -> LayerError:
     own = _sqnr(s.signal, s.alone)
     # Of several readers the one that the error surprises most.
-    surprises = [(_more(r.seen, r.expected, r.signal * _NEGLIGIBLE), _sqnr(r.signal, r.seen)) for r in readers]
-    blind = s.typical * _BLIND + s.signal * _FLOAT_NOISE
-    part = max(_more(s.weights, s.moved, blind), _more(s.grid, s.best_grid, blind))
+    surprises = [
+        (_more(r.seen, min(r.expected, r.signal * _EXPLAINABLE), r.signal * _NEGLIGIBLE), _sqnr(r.signal, r.seen))
+        for r in readers
+    ]
+    most = s.signal * _EXPLAINABLE
+    blind = min(s.typical, most) * _BLIND + s.signal * _FLOAT_NOISE
+    part = max(_more(s.weights, min(s.moved, most), blind), _more(s.grid, min(s.best_grid, most), blind))
     surprise, seen = max(surprises, default=(part, own))
     length = math.sqrt(s.signal * s.whole_squared)
     return LayerError(
