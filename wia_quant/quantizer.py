@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import onnx
 
 from wia_quant.affine import Range
-from wia_quant.algorithms import ALGORITHMS, Draft
+from wia_quant.algorithms import ALGORITHMS, WIDENING, Draft
 from wia_quant.calibration import calibrate
 from wia_quant.calibrators import CALIBRATORS
 from wia_quant.data import open_data
@@ -137,6 +137,7 @@ def quantize(
     prepared = prepare(source, opset=scheme_named(scheme).opset, exclude=rules)
     plan = decide(prepared.model, scheme, prepared.excluded, device)
     found = _given_table(table, prepared.sha256)
+    ready = found is not None and found.complete
     kept: Kept | None = None
     symptoms: tuple[Symptom, ...] = ()
     if found is None or not found.complete or data is not None:
@@ -182,6 +183,8 @@ def quantize(
     choices["algorithms"] = {}
     if kept is not None and not plan.halves:
         for name, algorithm in ALGORITHMS.items():
+            if ready and name == WIDENING:  # a table's ranges are used as they are
+                continue
             choices["algorithms"][name] = algorithm(draft, kept.batches(), progress)
             draft.plan = decided()
     plan = draft.plan

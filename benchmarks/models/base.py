@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +56,12 @@ class Model:
         return path
 
 
+#: Pictures and fonts that samples are made of where the system has them.
+OPENCV_DOC: Final = Path("/usr/share/doc/opencv-doc")
+FONTS: Final = Path("/usr/share/fonts/truetype/dejavu")
+SYSTEM_FOLDERS: Final = (OPENCV_DOC, FONTS)
+
+
 def cache() -> Path:
     """``$WIA_BENCH_CACHE``, or ~/.cache/wia-quant-bench."""
     folder = Path(os.environ.get("WIA_BENCH_CACHE") or Path.home() / ".cache" / "wia-quant-bench")
@@ -61,8 +70,11 @@ def cache() -> Path:
 
 
 def stored(name: str, make: Callable[[], Sequence[Feeds]]) -> list[Feeds]:
-    """What ``make`` makes, from the cache after the first time; ``name`` changes when the samples do."""
-    path = cache() / f"{name}.samples.npz"
+    """What ``make`` makes, from the cache after the first time; ``name`` changes when the samples do.
+
+    They are made of this Python's texts and of the system's pictures and fonts: each has samples of its own.
+    """
+    path = cache() / f"{name}.{_surroundings()}.samples.npz"
     if not path.exists():
         arrays = {f"{i}/{key}": value for i, feeds in enumerate(make()) for key, value in feeds.items()}
         partial = path.with_name(path.name.replace(".samples", ".partial"))
@@ -74,6 +86,11 @@ def stored(name: str, make: Callable[[], Sequence[Feeds]]) -> list[Feeds]:
             index, key = label.split("/", 1)
             found.setdefault(int(index), {})[key] = archive[label]
     return [found[index] for index in sorted(found)]
+
+
+def _surroundings() -> str:
+    there = [str(folder) for folder in SYSTEM_FOLDERS if folder.is_dir()]
+    return hashlib.sha256(" ".join([platform.python_version(), *there]).encode()).hexdigest()[:8]
 
 
 def package_folder(package: str) -> Path:

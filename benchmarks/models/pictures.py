@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from benchmarks.models.base import OPENCV_DOC, package_folder
 from benchmarks.models.base import cache as cache_folder
-from benchmarks.models.base import package_folder
 
-OPENCV_DOC = Path("/usr/share/doc/opencv-doc")
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 SMALLEST_SIDE = 160
 MANY_COLOURS = 2500  # of the 4,096 pixels of a 64 x 64 thumbnail: photographs have, drawings and screenshots do not

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from benchmarks.models.base import Feeds, Model, Outputs, package_folder, stored
-from benchmarks.models.pictures import OPENCV_DOC, UInt8Array, photographs
+from benchmarks.models.base import OPENCV_DOC, Feeds, Model, Outputs, package_folder, stored
+from benchmarks.models.pictures import UInt8Array, photographs
 from benchmarks.models.texts import pages
 
 LONGEST_SIDE = 640

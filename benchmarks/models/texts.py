@@ -8,15 +8,13 @@ import pydoc_data.topics
 import re
 import tarfile
 from functools import cache as remember
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from benchmarks.models.base import cache, package_folder
+from benchmarks.models.base import FONTS, cache, package_folder
 
-FONTS = Path("/usr/share/fonts/truetype/dejavu")
 SCORED = "vaderSentiment-3.3.2.tar.gz"
 
 UInt8Array = npt.NDArray[np.uint8]

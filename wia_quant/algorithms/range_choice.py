@@ -5,8 +5,9 @@ A calibrator clips outliers without knowing what they are worth. Rows of each pr
 few ranges between the two, and the one with the smallest error of the products' results is kept (relative, summed over
 the products that read the tensor).
 
-What no product reads (sums, gates, functions' inputs) keeps everything seen: nothing says there what clipping costs,
-and its rare large values are often the answer, such as the one line of text of a picture.
+What no product reads (sums, gates, functions' inputs) goes half way: nothing says there what clipping costs, and its
+rare large values are often the answer, such as the one line of text of a picture; all the way, the others are too
+coarse.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from wia_quant.grids import group_ranges
 
 #: How far to go from the calibrated range (0) to everything seen (1).
 STEPS: Final = (0.0, 0.5, 1.0)
-WHOLE: Final = 1.0
+#: As far goes what no product reads.
+UNREAD: Final = 0.5
 
 #: Batches looked at, and rows drawn from them for each product.
 MAX_BATCHES: Final = 16
@@ -34,7 +36,7 @@ MARGIN: Final = 0.97
 
 
 def range_choice(draft: Draft, batches: Sequence[Feeds], progress: Progress | None) -> dict[str, Any]:
-    """Widen the range of the inputs of products where that lowers the error of their results; of the rest, always."""
+    """Widen the range of the inputs of products where that lowers the error of their results; of the rest, half way."""
     plan = draft.plan
     calibrated = group_ranges(draft.model, plan, draft.ranges)
     seen = {name: _union(r, draft.extremes[name]) for name, r in draft.ranges.items() if name in draft.extremes}
@@ -64,7 +66,7 @@ def range_choice(draft: Draft, batches: Sequence[Feeds], progress: Progress | No
         name, group = product.node.name, group_of[product.node.inputs[0]]
         if signal[name] > 0:
             totals[group] = totals.get(group, 0.0) + noise[name] / signal[name]
-    steps = dict.fromkeys(candidates.keys() - {group_of[p.node.inputs[0]] for p, _ in chosen}, WHOLE)
+    steps = dict.fromkeys(candidates.keys() - {group_of[p.node.inputs[0]] for p, _ in chosen}, UNREAD)
     unread = len(steps)
     for group, total in totals.items():
         best = int(np.argmin(total))
@@ -73,7 +75,7 @@ def range_choice(draft: Draft, batches: Sequence[Feeds], progress: Progress | No
     for name, r in draft.ranges.items():
         if (step := steps.get(group_of[name])) is not None:
             draft.ranges[name] = _between(r, seen[name], step)
-    return {"widened": len(steps) - unread, "whole": unread, "of": len(calibrated)}
+    return {"widened": len(steps) - unread, "unread": unread, "of": len(calibrated)}
 
 
 def _union(a: Range, b: Range) -> Range:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from sysconfig import get_config_var
 from typing import Final
@@ -25,6 +25,9 @@ WHEEL: Final = "rapidocr_onnxruntime-1.4.4-py3-none-any.whl"
 WHEEL_SHA256: Final = "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf"
 MEMBER: Final = "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx"
 MODEL_SHA256: Final = "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b"
+
+#: Asked directly: setuptools' own finder warns when pip is looked for after distutils was imported.
+find_spec: Final = PathFinder.find_spec
 
 #: Longer than any download that is still alive.
 TIMEOUT_S: Final = 600
