@@ -12,7 +12,7 @@ from onnx import ModelProto
 from wia_quant.data import Progress, Summary, open_data
 from wia_quant.doctor import Symptom
 from wia_quant.doctor import examine as look_at
-from wia_quant.graph import read_proto
+from wia_quant.graph import metadata_of, read_proto
 from wia_quant.recipe import recorded_preprocess
 
 
@@ -67,7 +67,7 @@ def examine(
         ModelError: the model cannot be read.
     """
     proto = model if isinstance(model, ModelProto) else read_proto(model)
-    recorded = recorded_preprocess({p.key: p.value for p in proto.metadata_props})
+    recorded = recorded_preprocess(metadata_of(proto))
     dataset = open_data(data, proto, preprocess=preprocess or recorded, samples=samples, seed=seed, progress=progress)  # type: ignore[arg-type]
     symptoms = tuple(look_at(proto.SerializeToString(), dataset))
     return Examination(symptoms, dataset.summary)

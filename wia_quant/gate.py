@@ -11,8 +11,8 @@ from onnx import ModelProto
 
 from wia_quant.errors import UsageError
 from wia_quant.evaluation import Evaluation
-from wia_quant.graph import read_proto
-from wia_quant.measurement import Source, evaluate
+from wia_quant.graph import metadata_of, read_proto
+from wia_quant.measurement import ALL_SAMPLES, Source, evaluate
 from wia_quant.preprocess import Preprocess, Recorded
 from wia_quant.recipe import recorded_preprocess
 from wia_quant.regression import Regression, compare
@@ -23,7 +23,6 @@ LAYER_SAMPLES: Final = 16
 #: Points that a metric may lose unless the caller says otherwise.
 MAX_DROP: Final = 0.5
 _EVALUATION: Final = ".json"
-_ALL: Final = 1_000_000_000
 
 
 def baseline(
@@ -36,7 +35,7 @@ def baseline(
     executor: str = "wia",
     layers: int = LAYER_SAMPLES,
     preprocess: str | Path | Mapping[str, Any] | Preprocess | None = None,
-    samples: int = _ALL,
+    samples: int = ALL_SAMPLES,
     seed: int = 0,
     batch: int = 1,
     workers: int = 1,
@@ -142,7 +141,7 @@ def regress(
             executor=executor,
             layers=0 if reference is None else layers,
             preprocess=preprocess or _preprocess(given, models),
-            samples=samples or (_ALL if given is None else int(given.data.get("requested", _ALL))),
+            samples=samples or (ALL_SAMPLES if given is None else int(given.data.get("requested", ALL_SAMPLES))),
             seed=seed if seed is not None else (0 if given is None else int(given.data.get("seed", 0))),
             batch=batch,
             workers=workers,
@@ -168,7 +167,7 @@ def _preprocess(given: Evaluation | None, models: Sequence[Source]) -> Recorded 
         return Recorded(given.data["preprocess"])
     for model in models:
         proto = model if isinstance(model, ModelProto) else read_proto(model)
-        found = recorded_preprocess({p.key: p.value for p in proto.metadata_props})
+        found = recorded_preprocess(metadata_of(proto))
         if found is not None:
             return found
     return None

@@ -120,7 +120,7 @@ class Model:
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.opsets: dict[str, int] = {o.domain if o.domain != "ai.onnx" else "": o.version for o in proto.opset_import}
         self.ir_version: int = proto.ir_version
-        self.metadata: dict[str, str] = {p.key: p.value for p in proto.metadata_props}
+        self.metadata = metadata_of(proto)
         self._producer_info = (proto.producer_name, proto.producer_version, proto.domain, proto.model_version)
         self._doc_string = proto.doc_string
         self.notes: list[str] = []
@@ -331,6 +331,11 @@ class Model:
         for key in sorted(self.metadata):
             proto.metadata_props.add(key=key, value=self.metadata[key])
         return proto
+
+
+def metadata_of(proto: onnx.ModelProto) -> dict[str, str]:
+    """The model's ``metadata_props``."""
+    return {entry.key: entry.value for entry in proto.metadata_props}
 
 
 def read_proto(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:

@@ -14,7 +14,7 @@ import onnx
 from onnx import numpy_helper
 
 from wia_quant.errors import RuntimeFault
-from wia_quant.graph import read_proto
+from wia_quant.graph import metadata_of, read_proto
 from wia_quant.runtime import Session
 
 
@@ -93,7 +93,7 @@ def inspect(model: Path, *, threads: int = 1, isa: str | None = None) -> Inspect
         inputs=tuple(_signature(value) for value in proto.graph.input if value.name not in constants),
         outputs=tuple(_signature(value) for value in proto.graph.output),
         operators=dict(Counter(node.op_type for node in proto.graph.node).most_common()),
-        metadata={entry.key: entry.value for entry in proto.metadata_props},
+        metadata=metadata_of(proto),
         scales=_scales(proto.graph),
         runtime=runtime,
         problem=problem,

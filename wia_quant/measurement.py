@@ -25,7 +25,7 @@ from wia_quant.evaluators import make_evaluator
 from wia_quant.evaluators.base import Evaluator, Sample
 from wia_quant.executors import make_executor
 from wia_quant.executors.base import Executor
-from wia_quant.graph import read_proto
+from wia_quant.graph import metadata_of, read_proto
 from wia_quant.journal import Entry, Journal
 from wia_quant.labels import Labels, labels_of_folders, load_labels
 from wia_quant.layers import probe_layers
@@ -36,6 +36,8 @@ from wia_quant.recipe import recorded_preprocess
 Progress = Callable[[int, int | None, str], None]
 #: A model: a file, its bytes, or what onnx.load gives.
 Source = str | Path | bytes | ModelProto
+#: More than there are.
+ALL_SAMPLES: Final = 1_000_000_000
 #: The float model runs here: the executor that has every operator.
 REFERENCE_EXECUTOR: Final = "onnxruntime"
 #: The first runs warm caches and are left out of the latency.
@@ -53,7 +55,7 @@ def evaluate(
     executor: str = "wia",
     layers: int = 0,
     preprocess: str | Path | Mapping[str, Any] | Preprocess | None = None,
-    samples: int = 1_000_000_000,
+    samples: int = ALL_SAMPLES,
     seed: int = 0,
     batch: int = 1,
     workers: int = 1,
@@ -102,11 +104,11 @@ def evaluate(
     copies = [make_executor(executor, subject, threads) for _ in range(workers)]
     other_proto, other = (None, b"") if reference is None else _content(reference)
     compared = other_proto is not None and (task == "agreement" or evaluator is not None)
-    judge = evaluator or make_evaluator(task, _metadata(proto))
+    judge = evaluator or make_evaluator(task, metadata_of(proto))
     dataset = open_data(
         data,
         copies[0].inputs(),
-        preprocess=preprocess or recorded_preprocess(_metadata(proto)),
+        preprocess=preprocess or recorded_preprocess(metadata_of(proto)),
         samples=samples,
         seed=seed,
         strict=strict,
@@ -309,10 +311,6 @@ def _content(model: Source) -> tuple[ModelProto, bytes]:
 def _identity(model: Source, content: bytes) -> dict[str, Any]:
     path = str(model) if isinstance(model, str | Path) else "<memory>"
     return {"path": path, "sha256": sha256(content).hexdigest(), "bytes": len(content)}
-
-
-def _metadata(proto: ModelProto) -> dict[str, str]:
-    return {p.key: p.value for p in proto.metadata_props}
 
 
 def _data(dataset: Dataset, n: int, requested: int) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from onnx import ModelProto
 from wia_quant.data import Batch, open_data
 from wia_quant.doctor import Symptom, examine
 from wia_quant.evaluation import Evaluation, worst_first
-from wia_quant.graph import read_proto
+from wia_quant.graph import metadata_of, read_proto
 from wia_quant.labels import labels_of_folders
 from wia_quant.layers import LayerProbe, probe_layers
-from wia_quant.measurement import Source, evaluate
+from wia_quant.measurement import ALL_SAMPLES, Source, evaluate
 from wia_quant.preprocess import Preprocess
 from wia_quant.qdq import view_model
 from wia_quant.recipe import recorded_preprocess
@@ -168,7 +168,7 @@ def report(
     labels: str | Path | Mapping[str, object] | None = None,
     task: str | None = None,
     preprocess: str | Path | Mapping[str, Any] | Preprocess | None = None,
-    samples: int = 1_000_000_000,
+    samples: int = ALL_SAMPLES,
     layer_samples: int = LAYER_SAMPLES,
     seed: int = 0,
     batch: int = 1,
@@ -183,7 +183,7 @@ def report(
     ``evaluate``; ``layer_samples`` are those that layers are measured on.
     """
     quantized, floats = read_proto(model), read_proto(reference)
-    spec = preprocess or recorded_preprocess({p.key: p.value for p in quantized.metadata_props})
+    spec = preprocess or recorded_preprocess(metadata_of(quantized))
     common: dict[str, Any] = {
         "preprocess": spec,
         "samples": samples,
@@ -270,7 +270,7 @@ def _flips(before: Evaluation | None, after: Evaluation, agreement: Evaluation, 
 
 
 def _recipe(quantized: ModelProto) -> dict[str, Any]:
-    found = {p.key: p.value for p in quantized.metadata_props}
+    found = metadata_of(quantized)
     kept: dict[str, Any] = {k: found[k] for k in ("wia.tool", "wia.target") if k in found}
     for key in ("wia.recipe", "wia.calibration"):
         try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from wia_quant.graph import metadata_of
 from wia_quant.qdq import ModelView
 from wia_quant.rules.base import Place, Rule, Severity
 
@@ -16,7 +17,7 @@ _JSON = ("wia.recipe", "wia.calibration")
 
 def find(model: ModelView) -> Iterator[Place]:
     """Missing keys, another version, values that are not the JSON they should be. Other tools' files have none."""
-    found = {p.key: p.value for p in model.model.metadata_props}
+    found = metadata_of(model.model)
     if "wia.format" not in found:
         return
     if found["wia.format"] != VERSION:
