@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from onnx import ModelProto
 
 from wia_quant.errors import UsageError
 from wia_quant.evaluation import Evaluation
 from wia_quant.graph import metadata_of, read_proto
-from wia_quant.measurement import ALL_SAMPLES, Source, evaluate
+from wia_quant.measurement import ALL_SAMPLES, AllOptions, Options, Source, evaluate
 from wia_quant.preprocess import Preprocess, Recorded
 from wia_quant.recipe import recorded_preprocess
 from wia_quant.regression import Regression, compare
 
-Progress = Callable[[int, int | None, str], None]
 #: Samples that layers are measured on: a layer's error hardly moves with more.
 LAYER_SAMPLES: Final = 16
 #: Points that a metric may lose unless the caller says otherwise.
@@ -30,42 +29,14 @@ def baseline(
     data: object,
     *,
     reference: Source | None = None,
-    labels: str | Path | Mapping[str, object] | None = None,
-    task: str | None = None,
-    executor: str = "wia",
     layers: int = LAYER_SAMPLES,
-    preprocess: str | Path | Mapping[str, Any] | Preprocess | None = None,
-    samples: int = ALL_SAMPLES,
-    seed: int = 0,
-    batch: int = 1,
-    workers: int = 1,
-    threads: int = 1,
-    strict: bool = False,
-    journal: str | Path | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[AllOptions],
 ) -> Evaluation:
     """The evaluation to hold on to: as ``evaluate``, with each layer's error where there is a float model.
 
     ``baseline(...).save("base.json")``, then ``regress("base.json", ...)``. Arguments and errors as ``evaluate``.
     """
-    return evaluate(
-        model,
-        data,
-        reference=reference,
-        labels=labels,
-        task=task,
-        executor=executor,
-        layers=0 if reference is None else layers,
-        preprocess=preprocess,
-        samples=samples,
-        seed=seed,
-        batch=batch,
-        workers=workers,
-        threads=threads,
-        strict=strict,
-        journal=journal,
-        progress=progress,
-    )
+    return evaluate(model, data, reference=reference, layers=0 if reference is None else layers, **options)
 
 
 def regress(
@@ -76,18 +47,12 @@ def regress(
     max_drop: float = MAX_DROP,
     max_drop_of: Mapping[str, float] | None = None,
     reference: Source | None = None,
-    labels: str | Path | Mapping[str, object] | None = None,
-    task: str | None = None,
-    executor: str = "wia",
     layers: int = LAYER_SAMPLES,
+    task: str | None = None,
     preprocess: str | Path | Mapping[str, Any] | Preprocess | None = None,
     samples: int | None = None,
     seed: int | None = None,
-    batch: int = 1,
-    workers: int = 1,
-    threads: int = 1,
-    strict: bool = False,
-    progress: Progress | None = None,
+    **options: Unpack[Options],
 ) -> Regression:
     """Whether ``current`` is worse than ``baseline``, where, and by how much.
 
@@ -104,18 +69,12 @@ def regress(
         max_drop_of: metric name -> points, for metrics with a limit of their own.
         reference: the float model that layers (and, without labels, answers) are compared with. None, with a model
             as the baseline: that model.
-        labels: as ``evaluate``.
-        task: as ``evaluate``; None: that of the evaluation given.
-        executor: as ``evaluate``.
         layers: samples that layers are measured on; 0 names no layer.
+        task: as ``evaluate``; None: that of the evaluation given.
         preprocess: as ``evaluate``; None: that of the evaluation given, or what either model records.
         samples: as ``evaluate``; None: those of the evaluation given, or all.
         seed: as ``evaluate``; None: that of the evaluation given, or 0.
-        batch: as ``evaluate``.
-        workers: as ``evaluate``.
-        threads: as ``evaluate``.
-        strict: as ``evaluate``.
-        progress: as ``evaluate``.
+        options: as ``evaluate``: labels, evaluator, executor, batch, workers, threads, strict, progress.
 
     Raises:
         EvaluationError: two that cannot be compared: of other tasks, data or preprocessing.
@@ -136,18 +95,12 @@ def regress(
             side,
             data,
             reference=reference,
-            labels=labels,
-            task=task or (None if given is None else given.task),
-            executor=executor,
             layers=0 if reference is None else layers,
+            task=task or (None if given is None else given.task),
             preprocess=preprocess or _preprocess(given, models),
             samples=samples or (ALL_SAMPLES if given is None else int(given.data.get("requested", ALL_SAMPLES))),
             seed=seed if seed is not None else (0 if given is None else int(given.data.get("seed", 0))),
-            batch=batch,
-            workers=workers,
-            threads=threads,
-            strict=strict,
-            progress=progress,
+            **options,
         )
 
     before, after = (measured(side) for side in sides)

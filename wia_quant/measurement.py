@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,29 @@ ALL_SAMPLES: Final = 1_000_000_000
 REFERENCE_EXECUTOR: Final = "onnxruntime"
 #: The first runs warm caches and are left out of the latency.
 _WARM_UP: Final = 2
+
+
+class Options(TypedDict, total=False):
+    """What ``evaluate`` takes by name and ``baseline`` and ``regress`` hand on as it is; described there."""
+
+    labels: str | Path | Mapping[str, object] | None
+    evaluator: Evaluator | None
+    executor: str
+    batch: int
+    workers: int
+    threads: int
+    strict: bool
+    progress: Progress | None
+
+
+class AllOptions(Options, total=False):
+    """And what a comparison takes from the evaluation that it is given."""
+
+    task: str | None
+    preprocess: str | Path | Mapping[str, Any] | Preprocess | None
+    samples: int
+    seed: int
+    journal: str | Path | None
 
 
 def evaluate(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import onnx
 
 from wia_quant.affine import Range
-from wia_quant.algorithms import ALGORITHMS, WIDENING, Draft
+from wia_quant.algorithms import ALGORITHMS, Draft
 from wia_quant.calibration import calibrate
 from wia_quant.calibrators import CALIBRATORS
 from wia_quant.data import open_data
@@ -172,7 +172,7 @@ def quantize(
         "calibrator_parameters": dict(found.parameters),
         "seed": seed,
     }
-    draft = Draft(prepared.model, plan, found.ranges, extremes=_extremes(found))
+    draft = Draft(prepared.model, plan, found.ranges, extremes=_extremes(found), finished=ready)
     draft.keep_float.update(mixed_ranges(draft.model, plan, draft.ranges))
     draft.keep_float.update(too_large(draft.model, plan.halves, draft.ranges | draft.extremes))
 
@@ -183,8 +183,6 @@ def quantize(
     choices["algorithms"] = {}
     if kept is not None and not plan.halves:
         for name, algorithm in ALGORITHMS.items():
-            if ready and name == WIDENING:  # a table's ranges are used as they are
-                continue
             choices["algorithms"][name] = algorithm(draft, kept.batches(), progress)
             draft.plan = decided()
     plan = draft.plan

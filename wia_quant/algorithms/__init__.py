@@ -22,7 +22,5 @@ ALGORITHMS: Final = MappingProxyType[str, Algorithm](
         "bias_correction": bias_correction,
     }
 )
-#: The one that moves ranges further each time it is applied: not to the finished ranges of a table.
-WIDENING: Final = "range_choice"
 
-__all__ = ["ALGORITHMS", "WIDENING", "Algorithm", "Draft"]
+__all__ = ["ALGORITHMS", "Algorithm", "Draft"]

@@ -29,6 +29,7 @@ class Draft:
         weights: scales chosen instead of max |w| / 127.
         rounded: levels chosen instead of the nearest.
         extremes: the smallest and largest value ever seen of each tensor, where known.
+        finished: the ranges are of a table that an earlier run finished, and stay.
         keep_float: nodes that an algorithm wants float -> reason; the plan is made again with them.
     """
 
@@ -38,6 +39,7 @@ class Draft:
     weights: dict[WeightKey, Scales] = field(default_factory=dict)
     rounded: dict[WeightKey, Rounded] = field(default_factory=dict)
     extremes: dict[str, Range] = field(default_factory=dict)
+    finished: bool = False
     keep_float: dict[str, str] = field(default_factory=dict)
 
     def grids(self) -> Grids:

@@ -37,6 +37,8 @@ MARGIN: Final = 0.97
 
 def range_choice(draft: Draft, batches: Sequence[Feeds], progress: Progress | None) -> dict[str, Any]:
     """Widen the range of the inputs of products where that lowers the error of their results; of the rest, half way."""
+    if draft.finished:
+        return {"widened": 0, "reason": "the table's ranges were chosen when it was made"}
     plan = draft.plan
     calibrated = group_ranges(draft.model, plan, draft.ranges)
     seen = {name: _union(r, draft.extremes[name]) for name, r in draft.ranges.items() if name in draft.extremes}
