@@ -6,6 +6,7 @@ Needs Chromium and what benchmarks/requirements.txt lists; the data is what benc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
@@ -67,13 +68,13 @@ def main() -> int:
     for name in sys.argv[1:] or CASES:
         make, preprocess, task = CASES[name]
         reference = TRAINED[name].path()
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
+        with tempfile.TemporaryDirectory() as temporary, contextlib.chdir(temporary):
+            folder = Path()  # the page names its files as they were given
             calibration, data, labels = make(folder)
             quantized = folder / f"{name}.wia.onnx"
             wia_quant.quantize(reference, calibration, preprocess=preprocess).save(quantized)
             found = wia_quant.report(quantized, reference, data, labels=labels, task=task)
-            page = found.save(folder / "report")[0]
+            page = found.save(folder / "report")[0].resolve()
             seen = chromium.look(browser, page)
             assert not seen.console, seen.console
             assert not seen.requests, seen.requests
