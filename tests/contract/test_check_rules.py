@@ -264,6 +264,21 @@ def unread_integers(model: ModelProto) -> None:
     model.graph.node.append(made)
 
 
+def make_float(model: ModelProto) -> None:
+    """The picture straight through a Relu."""
+    del model.graph.node[:], model.graph.initializer[:], model.metadata_props[:], model.graph.value_info[:]
+    model.graph.node.append(helper.make_node("Relu", ["x"], ["y"], "relu"))
+    model.graph.output[0].CopyFrom(model.graph.input[0])
+    model.graph.output[0].name = "y"
+
+
+def use_operator_form(model: ModelProto) -> None:
+    make_float(model)
+    model.graph.node.append(
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["levels", "scale", "zero_point"], "dynamic")
+    )
+
+
 def drop_metadata(model: ModelProto) -> None:
     del model.metadata_props[3]
 
@@ -305,6 +320,8 @@ DEFECTS: list[tuple[str, Callable[[ModelProto], None]]] = [
     ("missing", float_bias),
     ("repeated", quantize_twice),
     ("dangling", unread_integers),
+    ("quantized", make_float),
+    ("quantized", use_operator_form),
     ("metadata", drop_metadata),
     ("metadata", other_format_version),
 ]

@@ -23,6 +23,7 @@ from wia_quant.rules import (
     names,
     opset,
     overflow,
+    quantized,
     repeated,
     scale_value,
     target_activation,
@@ -44,6 +45,7 @@ __all__ = ["RULES", "TARGET_RULES", "Finding", "Rule", "Severity", "check_model"
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "valid": valid.RULE,
+        "quantized": quantized.RULE,
         "opset": opset.RULE,
         "names": names.RULE,
         "constant-parameters": constant_parameters.RULE,
