@@ -15,6 +15,6 @@ def devices(json: options.Json = False) -> None:
         return
     output.show_table(
         "Devices",
-        ("device", "name", "instruction set", "of", "cores", "memory GB", "operators"),
+        ("device", "name", "runs", "instruction sets", "cores", "memory GB", "operators"),
         [(d.id, d.name, d.isa, ", ".join(d.usable_isas), d.cores, d.memory_bytes / 1e9, d.n_operators) for d in found],
     )
