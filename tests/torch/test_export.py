@@ -68,6 +68,24 @@ def test_what_was_trained_is_what_the_file_computes(name: str) -> None:
         np.testing.assert_allclose(got, wanted.detach().numpy(), atol=SPAN * float(wanted.detach().abs().max()))
 
 
+def test_differences_are_told_in_steps_of_the_output_or_of_int8_on_its_range() -> None:
+    make, batch = NETS["two"]
+    prepared = prepare_qat(make())
+    train(prepared, [batch() for _ in range(3)])
+    example = batch()
+    exported = export(prepared, example, verify=True)
+    logits, levels = exported.differences
+    graph = exported.model.graph
+    (dequantize,) = (node for node in graph.node if levels.output in node.output)
+    (scale,) = (onnx.numpy_helper.to_array(t) for t in graph.initializer if t.name == dequantize.input[1])
+    assert levels.step == float(scale)
+    wanted = outputs(freeze(prepared)(*example))[0]
+    lo, hi = min(float(wanted.min()), 0.0), max(float(wanted.max()), 0.0)
+    assert logits.step == pytest.approx((hi - lo) / 255)
+    assert logits.steps == logits.largest / logits.step < 1
+    assert " steps" in str(logits)
+
+
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_is_exported_as_it_was_trained(scheme: str, name: str) -> None:

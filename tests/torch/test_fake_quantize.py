@@ -66,13 +66,31 @@ def test_the_gradient_of_a_weight_passes_in_each_channel_by_its_own_scale() -> N
     assert w.grad.tolist() == [[1.0, 0.0], [1.0, 1.0]]
 
 
-def test_the_range_follows_batches_as_the_moving_average_of_their_ends() -> None:
+def test_the_range_is_the_mean_of_the_first_batches_ends_and_not_that_of_the_first() -> None:
     quantizer = FakeQuantize(MovingAverageMinMaxObserver, INT8)
-    quantizer(torch.tensor([-1.0, 3.0]))
+    for batch in ([-1.0, 30.0], [-2.0, 5.0], [-3.0, 4.0]):
+        quantizer(torch.tensor(batch))
+    assert quantizer.qparams() == affine.choose_qparams(affine.Range(-2.0, 13.0), INT8)
+
+
+def test_the_range_follows_later_batches_as_the_moving_average_of_their_ends() -> None:
+    quantizer = FakeQuantize(MovingAverageMinMaxObserver, INT8)
+    for _ in range(100):
+        quantizer(torch.tensor([-1.0, 3.0]))
     quantizer(torch.tensor([-2.0, 5.0]))
     lo, hi = -1.0 + 0.01 * (-2.0 + 1.0), 3.0 + 0.01 * (5.0 - 3.0)
     wanted = affine.choose_qparams(affine.Range(lo, hi), INT8)
-    assert quantizer.qparams() == wanted
+    assert np.isclose(float(quantizer.scale), float(wanted.scale), rtol=1e-6)
+
+
+def test_a_resumed_average_counts_on_from_the_batches_before() -> None:
+    first = FakeQuantize(MovingAverageMinMaxObserver, INT8)
+    first(torch.tensor([-1.0, 3.0]))
+    second = FakeQuantize(MovingAverageMinMaxObserver, INT8)
+    second.load_state_dict(first.state_dict())
+    for quantizer in (first, second):
+        quantizer(torch.tensor([-2.0, 5.0]))
+    assert second.qparams() == first.qparams() == affine.choose_qparams(affine.Range(-1.5, 4.0), INT8)
 
 
 def test_evaluation_moves_no_range() -> None:

@@ -13,7 +13,7 @@ from wia_quant.affine import MIN_SCALE, QParams, QType, Range, choose_qparams, p
 from wia_quant.calibrators import CALIBRATORS, Calibrator
 from wia_quant.errors import CalibrationError, UsageError
 
-#: torch.ao's default weight of a new batch.
+#: The weight of a new batch, from the hundredth on: torch.ao's default.
 AVERAGING_CONSTANT: Final = 0.01
 
 
@@ -80,16 +80,28 @@ class MinMaxObserver:
 
 
 class MovingAverageMinMaxObserver(MinMaxObserver):
-    """Ends that follow each batch's ends by a share, as torch.ao's observer of this name."""
+    """The mean of the batches' ends, and after the first hundred ends that follow each batch's by a share.
+
+    torch.ao's observer of this name gives the first batch the weight of a hundred.
+    """
 
     def __init__(self, averaging_constant: float = AVERAGING_CONSTANT) -> None:
         super().__init__()
         self._c = averaging_constant
+        self._n = 0
 
     def _take(self, lo: float, hi: float) -> None:
-        if self.seen:
-            lo, hi = self.lo + self._c * (lo - self.lo), self.hi + self._c * (hi - self.hi)
-        self.lo, self.hi = lo, hi
+        self._n += 1
+        c = max(self._c, 1 / self._n)
+        self.lo, self.hi = self.lo + c * (lo - self.lo), self.hi + c * (hi - self.hi)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"n_batches": self._n}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        # A range that comes without its batches, as from a table, is that of many.
+        self._n = int(state.get("n_batches", math.ceil(1 / self._c) if self.seen else 0))
 
 
 class CurrentMinMaxObserver(MinMaxObserver):

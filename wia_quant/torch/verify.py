@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from wia_quant.affine import INT8, Range, place
 from wia_quant.errors import ExportError
 from wia_quant.runtime import Session
 
@@ -29,17 +30,25 @@ class Difference:
         largest: the largest absolute difference.
         span: the largest magnitude of the torch model's output.
         share: of the values, those that differ by more than rounding of float32 (1e-4 of ``span``).
+        step: what one level of the output is worth: its scale where the file quantizes it, else that of int8 levels
+            on the range that the torch model's output has, 0 included.
     """
 
     output: str
     largest: float
     span: float
     share: float
+    step: float
+
+    @property
+    def steps(self) -> float:
+        """``largest`` in steps."""
+        return self.largest / self.step
 
     def __str__(self) -> str:
         return (
-            f"'{self.output}': {self.share:.2%} of the values differ, by at most {self.largest:.3g}"
-            f" (largest magnitude {self.span:.3g})"
+            f"'{self.output}': {self.share:.2%} of the values differ, by at most {self.largest:.3g},"
+            f" {self.steps:.2f} steps (largest magnitude {self.span:.3g})"
         )
 
 
@@ -61,18 +70,32 @@ def compare(file: onnx.ModelProto, frozen: nn.Module, example: Any) -> tuple[Dif
     got = session.run(None, {name: value.numpy() for name, value in feeds.items()})
     if len(got) != len(wanted):
         raise ExportError(f"the file has {len(got)} outputs, the torch model {len(wanted)}")
-    outputs = [o.name for o in session.get_outputs()]
-    return tuple(_difference(name, a, b) for name, a, b in zip(outputs, got, wanted, strict=True))
+    outputs, scales = [o.name for o in session.get_outputs()], _scales(file)
+    return tuple(_difference(name, a, b, scales.get(name)) for name, a, b in zip(outputs, got, wanted, strict=True))
 
 
-def _difference(name: str, got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> Difference:
+def _scales(file: onnx.ModelProto) -> dict[str, float]:
+    """Dequantized tensor -> its scale, where it has one."""
+    known = {t.name: onnx.numpy_helper.to_array(t) for t in file.graph.initializer}
+    scale_of = {n.output[0]: known.get(n.input[1]) for n in file.graph.node if n.op_type == "DequantizeLinear"}
+    return {name: float(scale) for name, scale in scale_of.items() if scale is not None and scale.ndim == 0}
+
+
+def step_of(x: np.ndarray[Any, Any]) -> float:
+    """The scale of int8 levels on the range of ``x``, equation (3)."""
+    lo, hi = float(x.min(initial=0)), float(x.max(initial=0))
+    return place(Range.around_zero(lo, hi), INT8)[0]
+
+
+def _difference(name: str, got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], scale: float | None) -> Difference:
     if got.shape != wanted.shape:
         raise ExportError(f"output '{name}' has shape {got.shape}, in torch {wanted.shape}")
     if not np.isfinite(got).all():
         raise ExportError(f"output '{name}' has NaN or infinity on the example")
     apart = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
     span = float(np.abs(wanted).max(initial=0))
-    return Difference(name, float(apart.max(initial=0)), span, float((apart > _ROUNDING * span).mean()))
+    share = float((apart > _ROUNDING * span).mean())
+    return Difference(name, float(apart.max(initial=0)), span, share, scale or step_of(wanted))
 
 
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
