@@ -37,9 +37,9 @@ def in_keras_3() -> str:
     model = quantize_model(keras_net(keras))
     quantizers = [layer for layer in model.layers if type(layer).__name__ == "FakeQuantize"]
     for layer, (lo, hi) in zip(quantizers, RANGES, strict=False):
-        layer.lo.assign(lo)
-        layer.hi.assign(hi)
-        layer.seen.assign(1.0)
+        layer.lo.assign([lo])
+        layer.hi.assign([hi])
+        layer.seen.assign([1.0])
     return graph_digest(export(model, channels_first_io=True).model)
 
 

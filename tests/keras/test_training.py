@@ -186,11 +186,11 @@ def test_the_keras_3_quantizer_is_the_equation(lo: float, hi: float) -> None:
     lo, hi = float(np.float32(lo)), float(np.float32(hi))
     layer = FakeQuantize()
     layer.build((None, 1))
-    layer.lo.assign(lo)
-    layer.hi.assign(hi)
-    layer.seen.assign(1.0)
+    layer.lo.assign([lo])
+    layer.hi.assign([hi])
+    layer.seen.assign([1.0])
     qp = choose_qparams(Range(lo, hi), INT8)
-    scale, zero_point = (np.asarray(v.detach()) for v in affine_grid(layer.lo.value, layer.hi.value))
+    scale, zero_point = (np.asarray(v.detach()) for v in affine_grid(layer.lo.value[0], layer.hi.value[0]))
     assert scale == qp.scale
     assert zero_point == qp.zero_point
     steps = np.arange(-300, 300, dtype=np.float32)

@@ -10,6 +10,7 @@ require_any()
 from wia_quant.keras.biases import round_biases  # noqa: E402  # only where there is a Keras
 from wia_quant.keras.export import Exported, export  # noqa: E402
 from wia_quant.keras.files import load  # noqa: E402
+from wia_quant.keras.observing import observe  # noqa: E402
 from wia_quant.keras.quantize import freeze_batch_norm, quantize_model  # noqa: E402
 from wia_quant.keras.walk import to_onnx  # noqa: E402
 
@@ -25,6 +26,7 @@ __all__ = [
     "export",
     "freeze_batch_norm",
     "load",
+    "observe",
     "quantize_annotate_layer",
     "quantize_model",
     "quantize_scope",

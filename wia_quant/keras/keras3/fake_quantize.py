@@ -6,9 +6,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import keras
+import numpy as np
 from keras import ops
 
 from wia_quant.affine import INT8, MIN_SCALE
+from wia_quant.keras import observing
 
 #: The weight of a new batch in the moving average, as in wia_quant.torch.
 AVERAGING_CONSTANT: Final = 0.01
@@ -42,40 +44,52 @@ class FakeQuantize(keras.layers.Layer):
 
     Before it has seen a training batch it passes values unchanged. It also returns its scale, on which the products
     behind it put their biases.
+
+    Args:
+        averaging_constant: the weight of a new batch.
+        sites: how many tensors share this grid, which spans the ranges of all: the inputs of a Concat. Each has its
+            place in ``lo`` and ``hi`` and says it, ``site``, when it passes.
     """
 
     lo: Any
     hi: Any
     seen: Any
 
-    def __init__(self, averaging_constant: float = AVERAGING_CONSTANT, **kwargs: Any) -> None:
+    def __init__(self, averaging_constant: float = AVERAGING_CONSTANT, sites: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.averaging_constant = averaging_constant
+        self.averaging_constant, self.sites = averaging_constant, sites
         self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
         for name in ("lo", "hi", "seen"):
-            weight = self.add_weight(name=name, shape=(), initializer="zeros", trainable=False, dtype="float32")
+            weight = self.add_weight(
+                name=name, shape=(self.sites,), initializer="zeros", trainable=False, dtype="float32"
+            )
             setattr(self, name, weight)
         self.built = True
 
-    def call(self, inputs: Any, training: bool = False) -> tuple[Any, Any]:
+    def call(self, inputs: Any, site: int = 0, training: bool = False) -> tuple[Any, Any]:
+        if observing.share is not None:
+            self._observe(inputs, site, observing.share)
+            return inputs, ops.zeros(())
         if training and self.trainable:
-            self._observe(inputs)
-        scale, zero_point = affine_grid(self.lo, self.hi)
+            self._observe(inputs, site, self.averaging_constant)
+        scale, zero_point = affine_grid(ops.min(self.lo), ops.max(self.hi))
         rounded = fake_quantize(inputs, scale, INT8.qmin - zero_point, INT8.qmax - zero_point)
-        return ops.where(self.seen > 0, rounded, inputs), ops.where(self.seen > 0, scale, ops.zeros_like(scale))
+        seen = ops.max(self.seen) > 0
+        return ops.where(seen, rounded, inputs), ops.where(seen, scale, ops.zeros_like(scale))
 
-    def _observe(self, x: Any) -> None:
+    def _observe(self, x: Any, site: int, share: float) -> None:
         x = ops.stop_gradient(x)
         lo, hi = ops.minimum(ops.min(x), 0.0), ops.maximum(ops.max(x), 0.0)
-        share = ops.where(self.seen > 0, self.averaging_constant, 1.0)
+        here = ops.convert_to_tensor(np.eye(self.sites, dtype=np.float32)[site])
+        share = here * ops.where(self.seen > 0, share, 1.0)
         self.lo.assign(self.lo + share * (lo - self.lo))
         self.hi.assign(self.hi + share * (hi - self.hi))
-        self.seen.assign(ops.ones_like(self.seen))
+        self.seen.assign(ops.maximum(self.seen, here))
 
-    def compute_output_shape(self, input_shape: Any) -> tuple[Any, Any]:
-        return input_shape, ()
+    def compute_output_spec(self, inputs: Any, site: int = 0, training: bool = False) -> tuple[Any, Any]:
+        return keras.KerasTensor(inputs.shape, inputs.dtype), keras.KerasTensor((), "float32")
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "averaging_constant": self.averaging_constant}
+        return {**super().get_config(), "averaging_constant": self.averaging_constant, "sites": self.sites}

@@ -101,6 +101,7 @@ class _Rebuilder:
         self.producers = {id(v): step for step in steps for v in step.outputs}
         self.layers: dict[int, Keras] = {}
         self.quantizers: dict[str, Keras] = {}
+        self.sites: Counter[str] = Counter()
         self.scales: dict[int, Any] = {}
         self.norms = self._norms_to_hold()
         self.held = {id(norm) for norm in self.norms.values()}
@@ -158,8 +159,12 @@ class _Rebuilder:
         name = self.placement.quantized.get(id(value))
         if name is not None:
             if name not in self.quantizers:
-                self.quantizers[name] = FakeQuantize(name=self._unique(f"{_layer_name(name)}_quantizer"))
-            self.rounded[id(value)], self.scales[id(value)] = self.quantizers[name](tensor)
+                sites = list(self.placement.quantized.values()).count(name)
+                layer = FakeQuantize(sites=sites, name=self._unique(f"{_layer_name(name)}_quantizer"))
+                self.quantizers[name] = layer
+            site = self.sites[name]
+            self.sites[name] += 1
+            self.rounded[id(value)], self.scales[id(value)] = self.quantizers[name](tensor, site=site)
 
     def _read(self, step: Step | None, value: Value) -> Any:
         producer = self.producers.get(id(value))

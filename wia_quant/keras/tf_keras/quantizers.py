@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow_model_optimization.quantization.keras import quantizers
 
 from wia_quant.affine import INT8, INT8_NARROW, MIN_SCALE
+from wia_quant.keras import observing
 from wia_quant.keras.weights import summed_axes
 
 #: The weight of a new batch in the moving average, as in wia_quant.torch.
@@ -40,10 +41,12 @@ class WiaActivationQuantizer(quantizers.Quantizer):
 
     def __call__(self, inputs: Any, training: bool, weights: dict[str, Any], **kwargs: Any) -> Any:
         lo, hi = weights["min_var"], weights["max_var"]
-        if training:
+        if training or observing.share is not None:
             batch_lo, batch_hi = tf.minimum(tf.reduce_min(inputs), 0.0), tf.maximum(tf.reduce_max(inputs), 0.0)
-            share = tf.where(tf.equal(lo, hi), 1.0, AVERAGING_CONSTANT)
+            share = tf.where(tf.equal(lo, hi), 1.0, observing.share or AVERAGING_CONSTANT)
             lo, hi = lo.assign(lo + share * (batch_lo - lo)), hi.assign(hi + share * (batch_hi - hi))
+        if observing.share is not None:
+            return inputs
         wide_lo, wide_hi = tf.cast(lo, tf.float64), tf.cast(hi, tf.float64)
         seen = wide_hi > wide_lo
         scale = tf.cast((wide_hi - wide_lo) / (INT8.qmax - INT8.qmin), tf.float32)
