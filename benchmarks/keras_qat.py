@@ -66,16 +66,21 @@ def metric(model: Any, x: np.ndarray, y: np.ndarray) -> float:
 
 
 def run_ort(file: Any, x: np.ndarray) -> np.ndarray:
+    """The first output, by onnxruntime without graph optimizations."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(file.SerializeToString(), options)
-    return np.concatenate([session.run(None, {"image": x[i : i + 200]})[0] for i in range(0, len(x), 200)])
+    return _in_batches(onnxruntime.InferenceSession(file.SerializeToString(), options), x)
 
 
 def run_wia(file: Any, x: np.ndarray) -> np.ndarray:
-    session = wia_quant.Session(file.SerializeToString())
-    return np.concatenate([session.run(None, {"image": x[i : i + 200]})[0] for i in range(0, len(x), 200)])
+    """The first output, by libwia."""
+    return _in_batches(wia_quant.Session(file.SerializeToString()), x)
+
+
+def _in_batches(session: Any, x: np.ndarray) -> np.ndarray:
+    name = session.get_inputs()[0].name
+    return np.concatenate([session.run(None, {name: x[i : i + 50]})[0] for i in range(0, len(x), 50)])
 
 
 def compare(got: np.ndarray, want: np.ndarray) -> dict[str, Any]:
@@ -89,6 +94,14 @@ def compare(got: np.ndarray, want: np.ndarray) -> dict[str, Any]:
         "largest, in steps of 1/255": round(float(apart.max()) / step, 3),
         "answers that differ": int((got.argmax(1) != want.argmax(1)).sum()),
     }
+
+
+def add_result(out: str, found: dict[str, Any]) -> None:
+    """Appends to the list in a .json file, and says it."""
+    path = Path(out)
+    results = json.loads(path.read_text()) if path.exists() else []
+    path.write_text(json.dumps([*results, found], indent=1) + "\n")
+    print(json.dumps(found, indent=1))
 
 
 def main(folder: str, out: str, name: str, *options: str) -> None:
@@ -135,10 +148,7 @@ def main(folder: str, out: str, name: str, *options: str) -> None:
         "libwia against training": compare(in_wia, trained),
         "cpu seconds": round(time.process_time() - start),
     }
-    path = Path(out)
-    results = json.loads(path.read_text()) if path.exists() else []
-    path.write_text(json.dumps([*results, found], indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+    add_result(out, found)
 
 
 if __name__ == "__main__":

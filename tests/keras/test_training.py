@@ -16,7 +16,7 @@ from wia_quant import Session
 from wia_quant.affine import INT8, INT8_NARROW, Range, choose_qparams, choose_qparams_per_axis, fake_quantize
 from wia_quant.errors import CalibrationError, ExportError, UsageError
 from wia_quant.files import OutputError
-from wia_quant.keras import export, freeze_batch_norm, load, quantize_model, round_biases, to_onnx
+from wia_quant.keras import export, freeze_batch_norm, load, observe, quantize_model, round_biases, to_onnx
 from wia_quant.rules import Severity, check_model
 
 #: A value on the edge of two levels may fall to either by rounding of float sums; the outputs follow it by less than
@@ -221,3 +221,52 @@ def test_a_weight_is_rounded_as_the_equation_says() -> None:
     qp = choose_qparams_per_axis(np.abs(w).max(axis=(0, 1, 2)), INT8_NARROW, 3)
     got = WiaWeightQuantizer((-1,))(tf.constant(w), False, {}).numpy()
     np.testing.assert_array_equal(got, fake_quantize(w, qp))
+
+
+# -- ranges from samples -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_observed_ranges_are_the_mean_of_those_of_the_batches(name: str) -> None:
+    keras = framework(name)
+    inputs = keras.Input((4,), name="x")
+    model = quantize_model(keras.Model(inputs, keras.layers.Dense(2)(inputs)))
+    ends = [(-1.0, 2.0), (-3.0, 1.0), (-2.0, 6.0)]
+    observe(model, [np.array([[lo, 0, hi, 0]], np.float32) for lo, hi in ends])
+    exported = export(model).model
+    scales = {t.name: onnx.numpy_helper.to_array(t) for t in exported.graph.initializer}
+    (scale,) = [scales[n.input[1]] for n in exported.graph.node if n.op_type == "QuantizeLinear"]
+    assert float(scale) == pytest.approx((2 + 3) / 255, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_observing_changes_nothing_but_ranges(name: str) -> None:
+    model = quantize_model(randomize(residual(framework(name))))
+    before = {w.name if name == "tf_keras" else w.path: np.array(w) for w in model.weights}
+    x = np.random.default_rng(0).uniform(0, 1, (8, 16, 16, 3)).astype(np.float32)
+    observe(model, [x[:4], x[4:]])
+    after = {w.name if name == "tf_keras" else w.path: np.array(w) for w in model.weights}
+    moved = {key for key, w in after.items() if not np.array_equal(w, before[key])}
+    assert moved
+    assert all(key.rpartition("/")[2].split("_")[-1].removesuffix(":0") in ("lo", "hi", "seen", "min", "max")
+               for key in moved)  # fmt: skip
+
+
+def test_a_model_without_quantizers_or_data_has_no_ranges() -> None:
+    model = residual(framework("keras"))
+    with pytest.raises(UsageError, match="quantize_model"):
+        observe(model, [])
+    with pytest.raises(CalibrationError, match="no batches"):
+        observe(quantize_model(model), [])
+
+
+def test_what_a_concat_joins_is_trained_on_one_grid_that_spans_all_of_it() -> None:
+    keras = framework("keras")
+    a, b = keras.Input((64,), name="a"), keras.Input((64,), name="b")
+    model = quantize_model(keras.Model([a, b], keras.layers.Dense(64)(keras.layers.Concatenate()([a, b]))))
+    narrow, wide = np.full((3, 64), -0.5, np.float32), np.full((3, 64), 8.0, np.float32)
+    observe(model, [[narrow, wide]] * 3)
+    (quantizer,) = [layer for layer in model.layers if type(layer).__name__ == "FakeQuantize"]
+    assert (float(np.min(quantizer.lo)), float(np.max(quantizer.hi))) == (-0.5, 8.0)
+    want = predict(model, [narrow, wide])[0]
+    np.testing.assert_allclose(in_onnxruntime(export(model).model, [narrow, wide])[0], want, atol=1e-5)

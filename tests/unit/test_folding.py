@@ -170,9 +170,31 @@ CASES = [
             helper.make_node("Concat", ["n1", "rest"], ["t"], axis=0),
             helper.make_node("Reshape", ["x", "t"], ["y"], "r"),
         ],
-        ["Reshape"],
+        ["Flatten"],
         {"zero": np.int64(0), "ax": ints(0), "rest": ints(-1)},
         ("N", 3, 6, 6),
+    ),
+    Case(
+        "a mean of the picture and its vector, as torch writes them",
+        [
+            helper.make_node("ReduceMean", ["x", "hw"], ["m"], "m", keepdims=1),
+            helper.make_node("Reshape", ["m", "t"], ["y"], "r", allowzero=1),
+        ],
+        ["GlobalAveragePool", "Flatten"],
+        {"hw": ints(-1, 2), "t": ints(-1, 3)},
+        ("N", 3, 6, 6),
+        opset=18,
+    ),
+    Case(
+        "a mean over one axis, and a Reshape that moves values between samples",
+        [
+            helper.make_node("ReduceMean", ["x", "w"], ["m"], "m", keepdims=1),
+            helper.make_node("Reshape", ["m", "t"], ["y"], "r"),
+        ],
+        ["ReduceMean", "Reshape"],
+        {"w": ints(3), "t": ints(-1, 9)},
+        ("N", 3, 6, 6),
+        opset=18,
     ),
     Case(
         "arithmetic on dimensions",

@@ -10,6 +10,7 @@ from typing import Final
 from wia_quant.folding.affine import fold_affine
 from wia_quant.folding.batchnorm import batchnorm_to_conv
 from wia_quant.folding.constants import fold_constants
+from wia_quant.folding.forms import choose_forms
 from wia_quant.folding.gemm import normalize_gemm
 from wia_quant.folding.identity import remove_identities
 from wia_quant.folding.pad import fold_pad
@@ -28,6 +29,7 @@ FOLDS: Final = MappingProxyType(
         "gemm": normalize_gemm,
         "affine": fold_affine,
         "batchnorm": batchnorm_to_conv,
+        "forms": choose_forms,
     }
 )
 

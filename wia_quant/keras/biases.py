@@ -61,7 +61,7 @@ def _round(step: Step, scale: np.ndarray[Any, np.dtype[np.float64]]) -> None:
             bias.assign(_on_grid(array(bias).astype(np.float64), scale).astype(np.float32))
         return
     fold = batch_norm_of(norm)
-    offset = fold.shift if bias is None else fold.shift + array(bias).astype(np.float64) * fold.gain
+    offset = fold.shift(None if bias is None else array(bias)).astype(np.float64)
     moved = _on_grid(offset, scale * np.abs(fold.gain)) - offset
     if norm.beta is not None:
         norm.beta.assign((array(norm.beta) + moved).astype(np.float32))

@@ -21,7 +21,9 @@ def _fake_quantize(layer: Any) -> Unwrapped:
     """wia_quant.keras.keras3.FakeQuantize."""
     if not array(layer.seen).any():
         raise CalibrationError(f"fake quantizer '{layer.name}' saw no data; train the model before export")
-    return Unwrapped(None, after=(affine_qparams(layer.name, float(array(layer.lo).min()), float(array(layer.hi).max())),))
+    return Unwrapped(
+        None, after=(affine_qparams(layer.name, float(array(layer.lo).min()), float(array(layer.hi).max())),)
+    )
 
 
 def affine_qparams(name: str, lo: float, hi: float) -> QParams:

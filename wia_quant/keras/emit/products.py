@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from wia_quant.affine import INT8_NARROW, QParams, quantize
+from wia_quant.affine import INT8_NARROW, QParams, choose_qparams_per_axis, quantize
 from wia_quant.builder import Array, Builder, Tensor, channels_first, flattened_rows, padding_of
 from wia_quant.errors import ExportError
 from wia_quant.keras.steps import Step
-
-Floats = npt.NDArray[np.float64]
 
 
 def array(variable: Any) -> Array:
@@ -27,23 +24,38 @@ def array(variable: Any) -> Array:
 
 @dataclass(frozen=True)
 class Fold:
-    """What a BatchNorm makes of a product's result: ``y * gain + shift``, one of each a channel."""
+    """What a BatchNorm makes of a product's result, a number of each a channel: ``y * gain``, plus a shift.
 
-    gain: Floats
-    shift: Floats
+    In float32 and in the order of torch's fuse_conv_bn_weights, so that one network folds to the same bits in every
+    framework.
+    """
+
+    spread: Array
+    gamma: Array | None
+    mean: Array
+    beta: Array | None
+
+    @property
+    def gain(self) -> Array:
+        """The factor."""
+        return self.spread if self.gamma is None else self.gamma * self.spread
+
+    def shift(self, bias: Array | None) -> Array:
+        """The bias of the folded product; ``bias`` is the product's own."""
+        found = -self.mean if bias is None else bias - self.mean
+        found = found * self.spread
+        if self.gamma is not None:
+            found = found * self.gamma
+        return found if self.beta is None else found + self.beta
 
 
 def batch_norm_of(layer: Any) -> Fold:
-    """The fold of a BatchNormalization by its moving statistics, float64."""
-    variance = array(layer.moving_variance).astype(np.float64)
-    mean = array(layer.moving_mean).astype(np.float64)
-    gain = 1 / np.sqrt(variance + float(layer.epsilon))
-    if layer.gamma is not None:
-        gain = gain * array(layer.gamma).astype(np.float64)
-    shift = -mean * gain
-    if layer.beta is not None:
-        shift = shift + array(layer.beta).astype(np.float64)
-    return Fold(gain, shift)
+    """The fold of a BatchNormalization by its moving statistics."""
+    one = np.float32(1)
+    variance = array(layer.moving_variance).astype(np.float32)
+    gamma, beta = (None if v is None else array(v).astype(np.float32) for v in (layer.gamma, layer.beta))
+    mean = array(layer.moving_mean).astype(np.float32)
+    return Fold(one / np.sqrt(variance + np.float32(layer.epsilon)), gamma, mean, beta)
 
 
 def weight_and_bias(
@@ -63,18 +75,15 @@ def weight_and_bias(
     channels = kernel.shape[axis]
     along = [1] * kernel.ndim
     along[axis] = channels
-    gain = np.ones(channels) if fold is None else fold.gain
-    if grid is None:
-        weight = b.floats(kernel.astype(np.float64) * gain.reshape(along), "kernel")
-    else:
-        weight = _on_grid(b, kernel, axis, grid, gain)
-    offset = None if bias is None else array(bias).astype(np.float64) * gain
+    gain = np.ones(channels, np.float32) if fold is None else fold.gain
+    weight = _on_grid(b, kernel, axis, grid, gain) if grid else b.floats(kernel * gain.reshape(along), "kernel")
+    offset = None if bias is None else array(bias)
     if fold is not None:
-        offset = fold.shift if offset is None else offset + fold.shift
+        offset = fold.shift(offset)
     return [weight] if offset is None else [weight, b.floats(offset, "bias")]
 
 
-def _on_grid(b: Builder, kernel: Array, axis: int, grid: QParams, gain: Floats) -> str:
+def _on_grid(b: Builder, kernel: Array, axis: int, grid: QParams, gain: Array) -> str:
     """The levels of training, on scales that have the BatchNorm in them; a negative gain turns the levels' sign."""
     channels = kernel.shape[axis]
     along = [1] * kernel.ndim
@@ -82,7 +91,7 @@ def _on_grid(b: Builder, kernel: Array, axis: int, grid: QParams, gain: Floats) 
     scale = np.broadcast_to(grid.scale, (channels,)).astype(np.float32)
     per_channel = QParams(INT8_NARROW, scale, np.zeros(channels, np.int8), axis)
     levels = quantize(kernel.astype(np.float32), per_channel).astype(np.float32)
-    folded = (scale.astype(np.float64) * np.abs(gain)).astype(np.float32)
+    folded = _folded_scale(kernel, axis, scale, gain)
     dead = ~(folded >= np.float32(2.0**-100))
     if dead.any():
         folded = np.where(dead, folded[~dead].max(initial=np.float32(0)) or np.float32(1), folded).astype(np.float32)
@@ -93,6 +102,20 @@ def _on_grid(b: Builder, kernel: Array, axis: int, grid: QParams, gain: Floats) 
     zero_point = b.constant(np.zeros(channels, np.int8), "kernel/zero_point")
     q = b.node("QuantizeLinear", [stored, scale_name, zero_point], axis=axis)
     return b.node("DequantizeLinear", [q, scale_name, zero_point], axis=axis)
+
+
+def _folded_scale(kernel: Array, axis: int, scale: Array, gain: Array) -> Array:
+    """The scales that hold the BatchNorm: where the grid spans the weight, those that span the folded weight."""
+    others = tuple(i for i in range(kernel.ndim) if i != axis)
+    along = [1] * kernel.ndim
+    along[axis] = len(gain)
+
+    def spanning(w: Array) -> Array:
+        return choose_qparams_per_axis(np.abs(w).max(axis=others), INT8_NARROW, axis).scale
+
+    if np.array_equal(scale, spanning(kernel)):
+        return np.where(gain == 0, np.float32(0), spanning(kernel * gain.reshape(along)))
+    return (scale.astype(np.float64) * np.abs(gain)).astype(np.float32)
 
 
 def _fold_of(step: Step) -> Fold | None:
@@ -229,6 +252,6 @@ def embedding(b: Builder, step: Step, x: Tensor) -> Tensor:
     indices = x.name if x.dtype in ("int32", "int64") else b.node("Cast", [x.name], to=6)
     table = array(step.layer.embeddings)
     grid = step.grids.get("embeddings")
-    rows = np.ones(table.shape[0])
+    rows = np.ones(table.shape[0], np.float32)
     stored = b.floats(table, "embeddings") if grid is None else _on_grid(b, table, 0, grid, rows)
     return Tensor(b.node("Gather", [stored, indices], axis=0), step.outputs[0].shape)

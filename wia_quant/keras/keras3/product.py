@@ -112,11 +112,16 @@ class QuantizedProduct(keras.layers.Wrapper):
             return norm(y if bias is None else y + self._spread(bias, y), training=True)
         scale = ops.reshape(scale, [-1])
         if norm is not None:
-            gain = ops.rsqrt(norm.moving_variance + norm.epsilon)
-            gain = gain if norm.gamma is None else gain * norm.gamma
-            shift = -norm.moving_mean if bias is None else bias - norm.moving_mean
-            bias = shift * gain if norm.beta is None else shift * gain + norm.beta
-            y, scale = y * self._spread(gain, y), scale * ops.abs(gain)
+            # In the order of the file, see emit/products.py.
+            spread = 1 / ops.sqrt(norm.moving_variance + norm.epsilon)
+            bias = (-norm.moving_mean if bias is None else bias - norm.moving_mean) * spread
+            gain = spread
+            if norm.gamma is not None:
+                gain, bias = norm.gamma * spread, bias * norm.gamma
+            if norm.beta is not None:
+                bias = bias + norm.beta
+            y = y * self._spread(gain, y)
+            scale = ops.reshape(_scale(kernel * _along(gain, kernel.shape, weight.channels), weight.channels), [-1])
         if bias is None:
             return y
         return y + self._spread(bias if input_scale is None else _on_grid(bias, input_scale * scale), y)
@@ -140,6 +145,12 @@ class QuantizedProduct(keras.layers.Wrapper):
             for name in ("layer", "batch_norm")
         )
         return cls(**{**config, "layer": layer, "batch_norm": norm})
+
+
+def _along(v: Any, shape: Any, channels: tuple[int, ...]) -> Any:
+    """One value an output channel, shaped to broadcast with the kernel."""
+    kept = {axis % len(shape) for axis in channels}
+    return ops.reshape(v, [n if i in kept else 1 for i, n in enumerate(shape)])
 
 
 def _scale(kernel: Any, channels: tuple[int, ...]) -> Any:
