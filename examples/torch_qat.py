@@ -7,7 +7,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import nn
 
-from wia_quant.torch import export, freeze_batch_norm, get_default_qat_qconfig, prepare_qat
+from wia_quant.torch import export, freeze_batch_norm, get_default_qat_qconfig, observe, prepare_qat
 
 
 def digits(n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,8 +48,8 @@ def main(path: str) -> None:
 
     model.qconfig = get_default_qat_qconfig("wia")
     prepare_qat(model, inplace=True)
-    train(model, seen, epochs=1, rate=1e-3)
-    train(freeze_batch_norm(model), seen, epochs=1, rate=3e-4)
+    observe(model, seen[0][:256].split(64))
+    train(freeze_batch_norm(model), seen, epochs=2, rate=1e-3)
     print(f"quantized {accuracy(model, unseen):.4f}")
     for difference in export(model, unseen[0], path, verify=True).differences:
         print(f"in libwia {difference}")
