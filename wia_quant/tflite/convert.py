@@ -24,6 +24,7 @@ from wia_quant.recipe import metadata, to_json
 from wia_quant.targets.target import DEFAULT
 from wia_quant.tflite.operators import MOVERS, OPERATORS
 from wia_quant.tflite.reader import Grid, Op, TensorInfo, TfliteModel, read_model
+from wia_quant.tflite.rounding import FloatArray, weight_scales
 
 _INTEGERS: Final = ("int8", "uint8")
 
@@ -37,13 +38,25 @@ def to_onnx(source: str | Path | bytes) -> onnx.ModelProto:
         ExportError: a float model: export it from its framework, and calibrate it.
     """
     model = read_model(source)
+    if not any(t.dtype in _INTEGERS and t.grid is not None and t.data is None for t in model.tensors):
+        raise ExportError(_not_int8(model))
     counts = Counter(op.kind for op in model.ops if op.kind not in OPERATORS)
     if counts:
         listed = ", ".join(f"{kind} ({n})" for kind, n in sorted(counts.items()))
         raise UnsupportedError(f"operators of TFLite that are not read: {listed}")
-    if not any(t.dtype in _INTEGERS and t.grid is not None and t.data is None for t in model.tensors):
-        raise ExportError("no activation of the .tflite model is int8; export the float model of its framework instead")
     return _Converter(model).run()
+
+
+def _not_int8(model: TfliteModel) -> str:
+    """Why a model has nothing to take over."""
+    if any(t.dtype == "int16" and t.grid is not None and t.data is None for t in model.tensors):
+        return "the activations of the .tflite model are int16, not int8; convert it again with TFLITE_BUILTINS_INT8"
+    weights = any(t.dtype in _INTEGERS and t.grid is not None for t in model.tensors)
+    kind = "its weights alone are int8 (dynamic range)" if weights else "it is a float model"
+    return (
+        f"no activation of the .tflite model is int8, {kind}; convert it again with a representative dataset, or export"
+        " and calibrate the float model of its framework"
+    )
 
 
 class _Converter:
@@ -171,7 +184,7 @@ class _Converter:
                 " weights are of the format: convert the model again with int8 quantization"
             )
         n = w.shape[axis]
-        scale = self.b.floats(np.broadcast_to(grid.scale, (n,)), "weight/scale")
+        scale = self.b.floats(np.broadcast_to(self._weight_scale(op), (n,)), "weight/scale")
         inputs = [self.b.constant(w, "weight"), scale, self.b.constant(np.zeros(n, np.int8), "weight/zero_point")]
         return self.b.node("DequantizeLinear", inputs, axis=axis)
 
@@ -181,14 +194,19 @@ class _Converter:
         info, levels = self.info(op.inputs[place]), self.constant(op, place)
         if info.dtype != "int32":
             raise UnsupportedError(f"{op.kind} '{op.name}': bias '{info.name}' is {info.dtype}; only int32 is read")
-        data = 2 if op.kind == "TRANSPOSE_CONV" else 0
-        x, w = self._grid(op, self.info(op.inputs[data])), self._grid(op, self.info(op.inputs[1]))
-        scale = (x.scale.astype(np.float64) * w.scale.astype(np.float64)).astype(np.float32)
+        scale = (self._data(op).scale.astype(np.float64) * self._weight_scale(op).astype(np.float64)).astype(np.float32)
         names = [
             self.b.constant(levels.reshape(-1), "bias"),
             self.b.floats(np.broadcast_to(scale, levels.size), "bias/scale"),
         ]
         return self.b.node("DequantizeLinear", names, axis=0)
+
+    def _data(self, op: Op) -> Grid:
+        return self._grid(op, self.info(op.inputs[2 if op.kind == "TRANSPOSE_CONV" else 0]))
+
+    def _weight_scale(self, op: Op) -> FloatArray:
+        w, y = self._grid(op, self.info(op.inputs[1])), self._grid(op, self.info(op.outputs[0]))
+        return weight_scales(self._data(op).scale[0], w.scale, y.scale[0])
 
     def _grid(self, op: Op, info: TensorInfo) -> Grid:
         if info.grid is None:

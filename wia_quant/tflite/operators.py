@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import reduce
 from types import MappingProxyType
@@ -12,7 +13,8 @@ import numpy as np
 
 from wia_quant.builder import Array, Builder, Tensor, channels_first, flattened_rows, padding_of
 from wia_quant.errors import UnsupportedError
-from wia_quant.tflite.reader import Op, TensorInfo
+from wia_quant.tflite.reader import Grid, Op, TensorInfo
+from wia_quant.tflite.rounding import HALF_UP, HALF_UP_OF_RESIZE, fixed_point
 
 
 class Graph(Protocol):
@@ -147,9 +149,26 @@ def _pool(op_type: str) -> Emit:
         size, strides = [int(o.filterHeight), int(o.filterWidth)], [int(o.strideH), int(o.strideW)]
         padding = padding_of(_PADDING[int(o.padding)], list(x.shape[1:3]), size, strides, [1, 1])
         name = g.b.node(op_type, [x.name], kernel_shape=size, strides=strides, **padding)
-        return _activated(g, op, Tensor(name, _shape(g, op), channels_first(4)))
+        y, grid = Tensor(name, _shape(g, op), channels_first(4)), g.info(op.outputs[0]).grid
+        if op_type == "AveragePool" and grid is not None and (padding or math.prod(size) % 2 == 0):
+            y = _away_from_level_0(g.b, y, math.prod(size), grid)
+        return _activated(g, op, y)
 
     return emit
+
+
+def _away_from_level_0(b: Builder, y: Tensor, n: int, grid: Grid) -> Tensor:
+    """Means of at most ``n`` levels, and a little: halves are rounded away from level 0, as LiteRT rounds them."""
+    scale, zero_point = np.float64(grid.scale[0]), int(grid.zero_point[0])
+    level_0 = b.floats(zero_point * scale, "level_0")
+    bounds = [b.floats(sign * scale / (4 * n), name) for sign, name in ((-1, "down"), (1, "up"))]
+    part = b.floats(0.5 / n, "part")
+
+    def make(x: Tensor) -> str:
+        lift = b.node("Clip", [b.node("Mul", [b.node("Add", [x.name, level_0]), part]), *bounds])
+        return b.node("Add", [x.name, lift])
+
+    return b.elementwise(y, make)
 
 
 def _mean(g: Graph, op: Op) -> Tensor:
@@ -212,7 +231,27 @@ def _bounded(name: str) -> Emit:
 
 
 def _leaky(g: Graph, op: Op) -> Tensor:
-    return g.b.unary(g.x(op, 0), "LeakyRelu", alpha=float(op.options.alpha))
+    """Two multipliers of few bits, from levels to levels; the reals that give the same levels."""
+    x, before, after = g.x(op, 0), g.info(op.inputs[0]).grid, g.info(op.outputs[0]).grid
+    alpha = np.float32(op.options.alpha)
+    if before is None or after is None:
+        return g.b.unary(x, "LeakyRelu", alpha=float(alpha))
+    ratio = before.scale[0] / after.scale[0]
+    above, below = fixed_point(ratio), fixed_point(ratio * alpha)
+    if above is None or below is None or above == 0:
+        return g.b.unary(x, "LeakyRelu", alpha=float(alpha))
+    y = g.b.unary(_multiplied(g.b, x, above, before, after), "LeakyRelu", alpha=below / above)
+    return _lifted(g.b, y, HALF_UP, after)
+
+
+def _multiplied(b: Builder, x: Tensor, multiplier: float, before: Grid, after: Grid) -> Tensor:
+    """The reals whose levels are those of ``x`` times ``multiplier``."""
+    return b.unary(x, "Mul", b.floats(multiplier * np.float64(after.scale[0]) / np.float64(before.scale[0]), "ratio"))
+
+
+def _lifted(b: Builder, x: Tensor, levels: float, grid: Grid) -> Tensor:
+    """``x`` and a little: rounded to even as ever, it is ``x`` with halves rounded up."""
+    return b.unary(x, "Add", b.floats(levels * np.float64(grid.scale[0]), "half_up"))
 
 
 def _resize(mode: str) -> Emit:
@@ -228,7 +267,8 @@ def _resize(mode: str) -> Emit:
         name = g.b.node(
             "Resize", inputs, mode=mode, coordinate_transformation_mode=coordinates, nearest_mode=rounding
         )  # fmt: skip
-        return Tensor(name, shape, channels_first(4))
+        y, grid = Tensor(name, shape, channels_first(4)), g.info(op.outputs[0]).grid
+        return y if grid is None or mode == "nearest" else _lifted(g.b, y, HALF_UP_OF_RESIZE, grid)
 
     return emit
 
@@ -238,10 +278,13 @@ def _same(g: Graph, op: Op) -> Tensor:
 
 
 def _quantize(g: Graph, op: Op) -> Tensor:
-    """From one grid to another: its bounds stand between the two, and change nothing."""
-    x, before, after = g.x(op, 0), g.info(op.inputs[0]).grid, g.info(op.outputs[0])
-    if before is None or after.grid is None:
+    """From one grid to another: a number stands between the two, or bounds that change nothing."""
+    x, before, after = g.x(op, 0), g.info(op.inputs[0]), g.info(op.outputs[0])
+    if before.grid is None or after.grid is None:
         return x
+    multiplier = fixed_point(float(before.grid.scale[0] / after.grid.scale[0]))
+    if before.dtype == after.dtype and multiplier is not None:
+        return _lifted(g.b, _multiplied(g.b, x, multiplier, before.grid, after.grid), HALF_UP, after.grid)
     lo, hi = np.iinfo(after.dtype).min, np.iinfo(after.dtype).max
     scale, zero_point = np.float64(after.grid.scale[0]), int(after.grid.zero_point[0])
     ends = [g.b.floats((level - zero_point) * scale, name) for level, name in ((lo, "min"), (hi, "max"))]

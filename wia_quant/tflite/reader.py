@@ -110,7 +110,7 @@ def read_model(source: str | Path | bytes) -> TfliteModel:
     except (UnsupportedError, ModelError):
         raise
     except Exception as error:  # flatbuffers checks nothing: struct.error, IndexError, TypeError, MemoryError ...
-        raise ModelError(f"{label} is broken: {type(error).__name__}: {error}") from error
+        raise ModelError(f"{label} is broken or cut off: {error}") from error
 
 
 def _model(schema: Any, model: Any, content: bytes) -> TfliteModel:
@@ -144,6 +144,8 @@ def _tensor(tensor: Any, buffers: Any) -> TensorInfo:
     dtype = _TYPES[tensor.type]
     shape = [int(d) for d in _list(tensor.shape)]
     signature = [int(d) for d in _list(tensor.shapeSignature)]
+    if tensor.sparsity is not None:
+        raise UnsupportedError(f"constant '{name}' is stored sparse, which is not read")
     raw = buffers[tensor.buffer].data
     data = None
     if raw is not None and len(raw):
