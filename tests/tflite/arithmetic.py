@@ -349,9 +349,10 @@ class Verdict:
 
 def judge(step: Step) -> Verdict:
     """libwia's integers of one step against LiteRT's."""
-    (ours,) = in_libwia(step.content, step.inputs)
-    theirs = step.output
-    ours = ours.reshape(theirs.shape)
+    ours, theirs = (
+        parts[0].reshape(step.output.shape) if len(parts) == 1 else np.concatenate([p.reshape(-1) for p in parts])
+        for parts in (in_libwia(step.content, step.inputs), step.outputs)
+    )
     differ = ours != theirs
     n = int(differ.sum())
     if n == 0 or step.op.kind not in ARITHMETIC:

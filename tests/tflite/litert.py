@@ -27,7 +27,7 @@ KERNELS = {
     "reference": OpResolverType.BUILTIN_REF,
 }
 
-_TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int8": 9}
+_TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int8": 9, "resource": 13}
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,27 @@ def packed(model: Any) -> bytes:
 
 
 def make(
-    kind: str, options: str | None, values: dict[str, Any], inputs: Sequence[T], output: T, version: int = 2
+    kind: str,
+    options: str | None,
+    values: dict[str, Any],
+    inputs: Sequence[T],
+    output: T | Sequence[T],
+    version: int = 2,
 ) -> bytes:
     """The .tflite file of one operator."""
+    outputs = [output] if isinstance(output, T) else output
     model, graph, op = schema.ModelT(), schema.SubGraphT(), schema.OperatorT()
     code = schema.OperatorCodeT()
     code.builtinCode, code.version = getattr(schema.BuiltinOperator, kind), version
     code.deprecatedBuiltinCode = min(code.builtinCode, 127)
     model.version, model.operatorCodes, model.subgraphs, model.buffers = 3, [code], [graph], [schema.BufferT()]
-    graph.tensors = [_tensor(f"t{i}", t, model.buffers) for i, t in enumerate([*inputs, output])]
+    graph.tensors = [tensor(f"t{i}", t, model.buffers) for i, t in enumerate([*inputs, *outputs])]
     graph.inputs = [i for i, t in enumerate(inputs) if t.data is None]
-    op.opcodeIndex, op.inputs, op.outputs = 0, list(range(len(inputs))), [len(inputs)]
+    op.opcodeIndex, op.inputs, op.outputs = (
+        0,
+        list(range(len(inputs))),
+        list(range(len(inputs), len(inputs) + len(outputs))),
+    )
     graph.outputs, graph.operators = op.outputs, [op]
     if options is not None:
         op.builtinOptionsType = getattr(schema.BuiltinOptions, options)
@@ -69,7 +79,8 @@ def make(
     return packed(model)
 
 
-def _tensor(name: str, t: T, buffers: list[Any]) -> Any:
+def tensor(name: str, t: T, buffers: list[Any]) -> Any:
+    """A tensor of the schema; its data are put among ``buffers``."""
     made = schema.TensorT()
     made.name, made.shape, made.type, made.buffer = name, list(t.shape), _TYPES[t.dtype], 0
     if t.data is not None:
@@ -136,7 +147,7 @@ class Step:
         content: of a model with this operator alone; shapes that it takes are constant.
         inputs: of that model.
         values: of every tensor so far.
-        output: by LiteRT's default kernels.
+        outputs: by LiteRT's default kernels.
     """
 
     op: Op
@@ -144,20 +155,27 @@ class Step:
     content: bytes
     inputs: tuple[Array, ...]
     values: dict[int, Array]
-    output: Array
+    outputs: tuple[Array, ...]
+
+    @property
+    def output(self) -> Array:
+        """The first."""
+        return self.outputs[0]
 
 
 def steps(content: bytes, inputs: Sequence[Array]) -> Iterator[Step]:
     """The operators of a model, each with what LiteRT's default kernels give it, in order."""
     source, model = schema.ModelT.InitFromPackedBuf(content, 0), read_model(content)
     values = dict(zip(model.inputs, inputs, strict=True))
-    for place, op in enumerate(model.ops):
+    places = {tuple(op.outputs): k for k, op in enumerate(source.subgraphs[0].operators)}
+    for op in model.ops:
+        place = places[op.outputs]
         alone, given = _alone(source, place, {})
         made = run(alone, [values[i] for i in given])
         values.update(zip(op.outputs, made, strict=True))
         shapes = {i: values[i] for i in given if model.tensors[i].dtype in ("int32", "int64")}
         fixed, given = _alone(source, place, shapes)
-        yield Step(op, model, fixed, tuple(values[i] for i in given), values, made[0])
+        yield Step(op, model, fixed, tuple(values[i] for i in given), values, tuple(made))
 
 
 def _alone(source: Any, place: int, constants: dict[int, Array]) -> tuple[bytes, list[int]]:

@@ -120,6 +120,27 @@ def mean(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
     return make("MEAN", "ReducerOptions", {"keepDims": True}, [x, axes], y), [levels(rng, 1, 7, 7, 500)]
 
 
+def part(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
+    """Of x [:, 3:30:2, -5, 1:]."""
+    ends = grid(rng)
+    x, y = T(PICTURE, "int8", *ends), T((1, 14, 7), "int8", *ends)
+    places = [T((4,), "int32", data=np.array(v)) for v in ([5, 3, -5, 1], [9, 30, 0, 7], [1, 2, 1, 1])]
+    values = {"beginMask": 0b0001, "endMask": 0b1001, "shrinkAxisMask": 0b0100}
+    return make("STRIDED_SLICE", "StridedSliceOptions", values, [x, *places], y), [levels(rng, *PICTURE)]
+
+
+def parts(kind: str) -> Callable[[np.random.Generator], tuple[bytes, list[np.ndarray]]]:
+    def of(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
+        ends, equal = grid(rng), kind == "SPLIT"
+        x, axis = T(PICTURE, "int8", *ends), T((), "int32", data=np.array(3))
+        made = [T((1, 32, 32, n), "int8", *ends) for n in ((4, 4) if equal else (1, 5, 2))]
+        inputs = [axis, x] if equal else [x, T((3,), "int32", data=np.array([1, 5, 2])), axis]
+        options = "SplitOptions" if equal else "SplitVOptions"
+        return make(kind, options, {"numSplits": len(made)}, inputs, made), [levels(rng, *PICTURE)]
+
+    return of
+
+
 def softmax(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
     x, y = T((500, 20), "int8", *grid(rng, 0.1)), T((500, 20), "int8", 1 / 256, -128)
     return make("SOFTMAX", "SoftmaxOptions", {"beta": 1.0}, [x], y), [levels(rng, 500, 20)]
@@ -140,6 +161,9 @@ CASES = {name: (lambda rng, p=p, name=name: p.made(name, rng)) for name, p in PR
     "RESIZE_BILINEAR at half pixels": resized(True),
     "MEAN": mean,
     "SOFTMAX": softmax,
+    "STRIDED_SLICE": part,
+    "SPLIT": parts("SPLIT"),
+    "SPLIT_V": parts("SPLIT_V"),
     "TANH": single("TANH", None, 0.008),
     "HARD_SWISH": single("HARD_SWISH", "HardSwishOptions", version=1),
     "ELU": single("ELU", None, version=1),

@@ -70,7 +70,10 @@ class _Converter:
         inputs = [self._input(i) for i in self.model.inputs]
         for op in self.model.ops:
             self._op(op)
-        outputs = [self._output(i) for i in self.model.outputs]
+        last = len(self.model.outputs) - len(self.model.states)
+        names = [self.info(i).name for i in self.model.outputs[:last]]
+        names += [f"{name}/next" for name in self.model.states]
+        outputs = [self._output(i, name) for i, name in zip(self.model.outputs, names, strict=True)]
         proto = self.b.model(inputs, outputs, "wia-quant from TFLite")
         digest = hashlib.sha256(self.model.content).hexdigest()
         grids = {t.name: [s.item().hex() for s in t.grid.scale] for t in self.model.tensors if t.grid is not None}
@@ -98,11 +101,11 @@ class _Converter:
         self.tensors[index] = self._on_grid(info, Tensor(name, info.shape))
         return _value_info(name, info)
 
-    def _output(self, index: int) -> onnx.ValueInfoProto:
+    def _output(self, index: int, wanted: str) -> onnx.ValueInfoProto:
         info = self.model.tensors[index]
         self.b.where = info.name
         tensor = self.b.logical(self.tensors[index])
-        name = self.b.fresh(info.name)
+        name = self.b.fresh(wanted)
         if tensor.name in self.named:
             node = helper.make_node("Identity", [self.named[tensor.name]], [name], self.b.fresh(f"{name}/Identity"))
             self.b.nodes.append(node)
@@ -118,13 +121,16 @@ class _Converter:
         result = OPERATORS[op.kind](self, op)
         if result is None:
             return
-        if len(op.outputs) != 1:
+        results = [result] if isinstance(result, Tensor) else result
+        if len(op.outputs) != len(results):
             raise UnsupportedError(f"{op.kind} '{op.name}' has {len(op.outputs)} outputs, which is not read")
-        moved = op.kind in MOVERS and self._same_grid(op)
-        self.tensors[op.outputs[0]] = result if moved else self._on_grid(self.info(op.outputs[0]), result)
+        for index, made in zip(op.outputs, results, strict=True):
+            moved = op.kind in MOVERS and self._same_grid(op, index)
+            self.tensors[index] = made if moved else self._on_grid(self.info(index), made)
 
-    def _same_grid(self, op: Op) -> bool:
-        before, after = self.info(op.inputs[0]).grid, self.info(op.outputs[0]).grid
+    def _same_grid(self, op: Op, output: int) -> bool:
+        source = op.inputs[1 if op.kind == "SPLIT" else 0]
+        before, after = self.info(source).grid, self.info(output).grid
         if before is None or after is None:
             return True
         return bool(before.scale[0] == after.scale[0] and before.zero_point[0] == after.zero_point[0])

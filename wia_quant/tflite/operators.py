@@ -43,7 +43,8 @@ class Graph(Protocol):
         ...
 
 
-Emit = Callable[[Graph, Op], Tensor | None]
+#: None of what only computes shapes; several for several outputs.
+Emit = Callable[[Graph, Op], Tensor | list[Tensor] | None]
 
 #: ActivationFunctionType -> what follows the operator.
 _FUSED: Final = {0: None, 1: "relu", 2: "relu_n1_to_1", 3: "relu6", 4: "tanh"}
@@ -297,6 +298,43 @@ def _add_n(g: Graph, op: Op) -> Tensor:
     return Tensor(name, _shape(g, op), order)
 
 
+def _slice(g: Graph, op: Op) -> Tensor | None:
+    x, o = g.info(op.inputs[0]), op.options
+    if x.grid is None and x.dtype != "float32":
+        return None  # of a shape, which the file says, too
+    if o.ellipsisMask or o.newAxisMask or getattr(o, "offset", False):
+        raise UnsupportedError(f"STRIDED_SLICE '{op.name}': an ellipsis, a new axis or an offset is not read")
+    begin, end, strides = ([int(v) for v in g.constant(op, place)] for place in (1, 2, 3))
+    if min(strides) < 1:
+        raise UnsupportedError(f"STRIDED_SLICE '{op.name}': a negative stride is not read")
+    picked = [axis for axis in range(len(begin)) if o.shrinkAxisMask >> axis & 1]
+    starts = [0 if o.beginMask >> axis & 1 and axis not in picked else b for axis, b in enumerate(begin)]
+    ends = [_FAR if o.endMask >> axis & 1 else e for axis, e in enumerate(end)]
+    for axis in picked:
+        ends[axis] = starts[axis] + 1 or _FAR
+    parts = zip(("starts", "ends", "axes", "steps"), (starts, ends, range(len(begin)), strides), strict=True)
+    name = g.b.node("Slice", [g.b.logical(g.x(op, 0)).name, *(g.b.integers(list(v), k) for k, v in parts)])
+    if picked:
+        name = g.b.node("Squeeze", [name, g.b.integers(picked, "axes")])
+    return Tensor(name, _shape(g, op))
+
+
+#: Beyond the end of any axis.
+_FAR: Final = 2**31 - 1
+
+
+def _split(data: int, axis: int) -> Emit:
+    def emit(g: Graph, op: Op) -> list[Tensor]:
+        x, along = g.x(op, data), int(g.constant(op, axis).reshape(-1)[0])
+        shapes = [g.info(i).shape for i in op.outputs]
+        sizes = g.b.integers([int(shape[along] or 0) for shape in shapes], "sizes")
+        x = g.b.arranged(x, x.order)
+        names = g.b.node_n("Split", [x.name, sizes], len(shapes), axis=x.axis(along))
+        return [g.b.like(x, name, shape) for name, shape in zip(names, shapes, strict=True)]
+
+    return emit
+
+
 def _ignored(g: Graph, op: Op) -> None:
     """Computes a shape, which the file says, too."""
 
@@ -337,7 +375,9 @@ OPERATORS: Final[Mapping[str, Emit]] = MappingProxyType(
         "DEQUANTIZE": _same,
         "SHAPE": _ignored,
         "PACK": _ignored,
-        "STRIDED_SLICE": _ignored,
+        "STRIDED_SLICE": _slice,
+        "SPLIT": _split(1, 0),
+        "SPLIT_V": _split(0, 2),
     }
 )
 
@@ -345,5 +385,6 @@ OPERATORS: Final[Mapping[str, Emit]] = MappingProxyType(
 MOVERS: Final = frozenset(
     {
         "MAX_POOL_2D", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "PAD", "RESIZE_NEAREST_NEIGHBOR", "DEQUANTIZE",
+        "STRIDED_SLICE", "SPLIT", "SPLIT_V",
     }
 )  # fmt: skip

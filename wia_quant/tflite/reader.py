@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ _TYPES: Final = {
     6: "bool",
     7: "int16",
     9: "int8",
+    13: "resource",
 }
 
 
@@ -76,13 +78,19 @@ class Op:
 
 @dataclass(frozen=True)
 class TfliteModel:
-    """The main graph of a file."""
+    """The main graph of a file.
+
+    Attributes:
+        states: names of the variables that a streaming model keeps between runs; as many of the last inputs and
+            outputs are these, before and after a run, zeros before the first one.
+    """
 
     tensors: tuple[TensorInfo, ...]
     ops: tuple[Op, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     content: bytes
+    states: tuple[str, ...] = ()
 
 
 def read_model(source: str | Path | bytes) -> TfliteModel:
@@ -90,7 +98,7 @@ def read_model(source: str | Path | bytes) -> TfliteModel:
 
     Raises:
         ModelError: not such a file, or a broken one.
-        UnsupportedError: several graphs, or a tensor of a type that no device has.
+        UnsupportedError: control flow, variables used otherwise, or a tensor of a type that no device has.
         MissingExtraError: the schema is not installed.
     """
     try:
@@ -114,21 +122,71 @@ def read_model(source: str | Path | bytes) -> TfliteModel:
 
 
 def _model(schema: Any, model: Any, content: bytes) -> TfliteModel:
-    if len(model.subgraphs) != 1:
-        raise UnsupportedError(f"the model has {len(model.subgraphs)} graphs; only one without control flow is read")
-    graph = model.subgraphs[0]
     names = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
     codes = [names.get(max(int(c.builtinCode), int(c.deprecatedBuiltinCode)), "?") for c in model.operatorCodes]
-    tensors = tuple(_tensor(t, model.buffers) for t in graph.tensors)
+    graphs = [_graph(graph, codes, model.buffers, content) for graph in model.subgraphs]
+    starts = {int(op.options.initSubgraphIndex) for op in graphs[0].ops if op.kind == "CALL_ONCE"}
+    if starts != set(range(1, len(graphs))):
+        raise UnsupportedError(f"the model has {len(graphs)} graphs; only one without control flow is read")
+    return _with_states(graphs[0], [graphs[i] for i in starts])
+
+
+def _with_states(main: TfliteModel, starts: list[TfliteModel]) -> TfliteModel:
+    """The variables of a streaming model as inputs and outputs, in the order of their names."""
+    zero = {name for start in starts for name, t in _assigned(start).items() if _is_zero(start.tensors[t])}
+    read = _accesses(main, "READ_VARIABLE", lambda op: op.outputs[0])
+    assigned = _assigned(main)
+    if not read and not assigned:
+        return main
+    for name in sorted({*read, *assigned}):
+        if name not in read or name not in assigned or name not in zero:
+            raise UnsupportedError(f"variable '{name}' is not one that starts with zeros, is read and is then assigned")
+    tensors = list(main.tensors)
+    for name, i in read.items():
+        tensors[i] = replace(tensors[i], name=name)
+    names = sorted(read)
+    inputs, outputs = (main.inputs + tuple(read[n] for n in names), main.outputs + tuple(assigned[n] for n in names))
+    ops = tuple(op for op in main.ops if op.kind not in _STATE_OPERATORS)
+    return replace(main, tensors=tuple(tensors), ops=ops, inputs=inputs, outputs=outputs, states=tuple(names))
+
+
+_STATE_OPERATORS: Final = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")
+
+
+def _accesses(model: TfliteModel, kind: str, of: Callable[[Op], int]) -> dict[str, int]:
+    """Name of a variable -> the tensor that is read from it, or assigned to it."""
+    handles = {op.outputs[0]: bytes(op.options.sharedName or b"") for op in model.ops if op.kind == "VAR_HANDLE"}
+    found: dict[str, int] = {}
+    for op in model.ops:
+        if op.kind == kind:
+            name = handles[op.inputs[0]].decode("utf-8", "replace")
+            if name in found:
+                raise UnsupportedError(f"variable '{name}' is read or assigned twice, which is not read")
+            found[name] = of(op)
+    return found
+
+
+def _assigned(model: TfliteModel) -> dict[str, int]:
+    return _accesses(model, "ASSIGN_VARIABLE", lambda op: op.inputs[1])
+
+
+def _is_zero(info: TensorInfo) -> bool:
+    """Whether a constant stands for zeros."""
+    return info.data is not None and bool(np.all(info.data == (0 if info.grid is None else info.grid.zero_point[0])))
+
+
+def _graph(graph: Any, codes: list[str], buffers: Any, content: bytes) -> TfliteModel:
+    tensors = tuple(_tensor(t, buffers) for t in graph.tensors)
     ops = []
     for op in graph.operators:
         inputs = tuple(int(i) for i in _list(op.inputs))
         outputs = tuple(int(i) for i in _list(op.outputs))
-        if not outputs or not all(0 <= i < len(tensors) for i in outputs) or not all(
+        if not all(0 <= i < len(tensors) for i in outputs) or not all(
             -1 <= i < len(tensors) for i in inputs
         ):  # fmt: skip
             raise ModelError(f"operator {codes[op.opcodeIndex]} names a tensor that is not there")
-        ops.append(Op(codes[op.opcodeIndex], tensors[outputs[0]].name, op.builtinOptions, inputs, outputs))
+        name = tensors[outputs[0]].name if outputs else ""
+        ops.append(Op(codes[op.opcodeIndex], name, op.builtinOptions, inputs, outputs))
     ends = [tuple(int(i) for i in _list(v)) for v in (graph.inputs, graph.outputs)]
     return TfliteModel(tensors, tuple(ops), ends[0], ends[1], content)
 
