@@ -124,3 +124,43 @@ def test_without_torch_one_error_names_the_extra() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "PyTorch is not installed; install it with: pip install 'wia-quant[torch]'\n"
+
+
+def test_training_in_evaluation_mode_moves_parameters_and_neither_ranges_nor_statistics() -> None:
+    prepared = wia.observe(wia.prepare_qat(Residual()), [picture() for _ in range(4)]).eval()
+    before = copy.deepcopy(prepared.state_dict())
+    optimizer = torch.optim.SGD(prepared.parameters(), 0.01)
+    prepared(*picture()).square().sum().backward()
+    optimizer.step()
+    after = prepared.state_dict()
+    tensors = [key for key, value in before.items() if isinstance(value, torch.Tensor)]
+    moved = {key for key in tensors if not torch.equal(before[key], after[key])}
+    assert {key.rpartition(".")[2] for key in moved} == {"weight", "bias"}
+
+
+def test_a_checkpoint_right_after_calibration_holds_what_was_calibrated() -> None:
+    first, second = wia.prepare(Residual()), wia.prepare(Residual())
+    first(*picture())
+    second.load_state_dict(first.state_dict())
+    x = picture()[0]
+    assert torch.equal(wia.convert(second)(x), wia.convert(first)(x))
+
+
+def test_short_training_recovers_what_weights_of_four_bits_lose() -> None:
+    torch.manual_seed(1)
+    net, seen, unseen = Residual().eval(), [picture()[0] for _ in range(8)], picture()[0]
+    teacher, qconfig = wia.Teacher(net), wia.get_qconfig("w4a8")
+    calibrated = wia.prepare(net, qconfig=qconfig)
+    for x in seen:
+        calibrated(x)
+    prepared = wia.observe(wia.prepare_qat(net, qconfig=qconfig), seen)
+    optimizer = torch.optim.Adam(prepared.parameters(), 1e-3)
+    for step in range(64):
+        x = seen[step % len(seen)]
+        teacher(prepared(x), x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        lost = float(teacher(wia.convert(calibrated)(unseen), unseen))
+        left = float(teacher(prepared(unseen), unseen))
+    assert left < 0.5 * lost, (left, lost)

@@ -139,8 +139,11 @@ class FakeQuantize(FakeQuantizeBase):
         scale = self.scale.reshape(-1)
         return f"{self.qtype.name}, {shape}, scale {float(scale[0]):.4g}{', ...' if scale.numel() > 1 else ''}"
 
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:  # Any: torch's own signature
+        self._refresh()  # before torch takes the buffers
+        super()._save_to_state_dict(*args, **kwargs)
+
     def get_extra_state(self) -> dict[str, Any]:
-        self._refresh()
         return {
             "observing": self.observing,
             "quantizing": self.quantizing,
