@@ -35,8 +35,10 @@ class Prepared:
     folds: dict[str, int]
 
 
-def prepare(source: Source, *, opset: int, exclude: Iterable[str] = ()) -> Prepared:
+def prepare(source: Source, *, opset: int, exclude: Iterable[str] = (), keep: frozenset[str] = frozenset()) -> Prepared:
     """Load and simplify; ``exclude`` is matched against the nodes of the source, which are then left as they are.
+
+    So are the nodes named in ``keep``; they need not stay float.
 
     The same source gives the same names every time.
 
@@ -48,6 +50,6 @@ def prepare(source: Source, *, opset: int, exclude: Iterable[str] = ()) -> Prepa
     check_windows(model)
     excluded = exclusion.resolve(model, exclude)
     model = raise_opset(model, opset)
-    folds = fold(model, frozenset(excluded))
+    folds = fold(model, frozenset(excluded) | keep)
     check_windows(model)  # once more, with the shapes and constants that are known now
     return Prepared(model, excluded, source_sha256(source), folds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ import onnx
 from wia_quant.affine import INT8, UINT8, QType, Range, fake_quantize, range_of
 from wia_quant.errors import ExportError
 from wia_quant.exporters.encodings import Encodings, TrainedWeight, take_apart
+from wia_quant.folding.affine import FOLDS_AFFINE
 from wia_quant.graph import Model
 from wia_quant.grids import Scales, WeightKey, group_ranges, uses_of_weights
 from wia_quant.policy import ActivationPlan, Plan, decide
@@ -35,7 +37,7 @@ def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8",
     """
     encodings = take_apart(proto)
     device = load_target(target)
-    prepared = prepare(encodings.model, opset=13)
+    prepared = prepare(encodings.model, opset=13, keep=_apart(encodings))
     without: dict[str, str] = {}
     plan = decide(prepared.model, scheme, {}, device)
     while missing := _readers_without_grid(prepared.model, plan, encodings) | _float_weights(
@@ -56,6 +58,21 @@ def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8",
     scales = _weight_scales(prepared.model, plan, encodings)
     data = {"data": {"kind": source}}
     return write(prepared, plan, ranges, device, weights=scales, choices=choices, calibration=data)
+
+
+#: What folds into the product before it, were the tensor between them not on a grid.
+_AFFINE: Final = frozenset({"Add", "Sub", "Mul", "Div", "BatchNormalization"})
+
+
+def _apart(encodings: Encodings) -> frozenset[str]:
+    """The nodes that must not be folded into a product, as training rounded between the two."""
+    graph = encodings.model.graph
+    constants = {tensor.name for tensor in graph.initializer}
+    # A MatMul's bias is an Add of its own.
+    products = [n for n in graph.node if n.op_type in FOLDS_AFFINE or (n.op_type == "Add" and constants & {*n.input})]
+    made = {n.output[0] for n in products}
+    behind = frozenset[str]().union(*(names for tensor, names in encodings.readers.items() if tensor in made))
+    return frozenset(n.name for n in graph.node if n.op_type in _AFFINE and n.name in behind)
 
 
 def _readers_without_grid(model: Model, plan: Plan, encodings: Encodings) -> dict[str, str]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from tests.keras.models import FRAMEWORKS, framework, in_onnxruntime, predict, randomize, residual
 from wia_quant.errors import ExportError
 from wia_quant.keras import to_onnx
+from wia_quant.keras.decompose import DECOMPOSE
 from wia_quant.keras.emit.table import LAYERS
 
 #: float32 sums in another order.
@@ -44,6 +47,8 @@ CASES: dict[str, list[tuple[Make, Any]]] = {
         (lambda k: k.layers.Conv2DTranspose(3, 3, strides=2, padding="same"), PICTURE),
         (lambda k: k.layers.Conv2DTranspose(3, 4, strides=2), PICTURE),
         (lambda k: k.layers.Conv2DTranspose(3, 2, strides=3, padding="same"), PICTURE),
+        (lambda k: k.layers.Conv2DTranspose(3, 3, strides=2, padding="same", output_padding=0), PICTURE),
+        (lambda k: k.layers.Conv2DTranspose(3, (3, 2), strides=2, output_padding=1), PICTURE),
     ],
     "Conv3DTranspose": [(lambda k: k.layers.Conv3DTranspose(2, 2, strides=2), VOLUME)],
     "Dense": [
@@ -88,6 +93,26 @@ CASES: dict[str, list[tuple[Make, Any]]] = {
         (lambda k: k.layers.BatchNormalization(scale=False), VECTOR),
         (lambda k: k.layers.BatchNormalization(center=False), SEQUENCE),
     ],
+    "LayerScale": [(lambda k: convnext(k).LayerScale(0.5, 4), PICTURE)],
+    "LSTM": [
+        (lambda k: k.layers.LSTM(5), SEQUENCE),
+        (lambda k: k.layers.LSTM(5, return_sequences=True, activation="relu"), SEQUENCE),
+        (lambda k: k.layers.LSTM(5, go_backwards=True, return_sequences=True), SEQUENCE),
+    ],
+    "GRU": [
+        (lambda k: k.layers.GRU(5, return_sequences=True), SEQUENCE),
+        (lambda k: k.layers.GRU(5, reset_after=False), SEQUENCE),
+        (lambda k: k.layers.GRU(5, use_bias=False, go_backwards=True), SEQUENCE),
+    ],
+    "SimpleRNN": [
+        (lambda k: k.layers.SimpleRNN(5), SEQUENCE),
+        (lambda k: k.layers.SimpleRNN(5, return_sequences=True, use_bias=False), SEQUENCE),
+    ],
+    "Bidirectional": [
+        (lambda k: k.layers.Bidirectional(k.layers.LSTM(5)), SEQUENCE),
+        (lambda k: k.layers.Bidirectional(k.layers.GRU(5, return_sequences=True), merge_mode="ave"), SEQUENCE),
+        (lambda k: k.layers.Bidirectional(k.layers.SimpleRNN(5, return_sequences=True)), SEQUENCE),
+    ],
     "LayerNormalization": [(lambda k: k.layers.LayerNormalization(), SEQUENCE)],
     "Rescaling": [(lambda k: k.layers.Rescaling(1 / 127.5, -1), PICTURE)],
     "Normalization": [(lambda k: k.layers.Normalization(mean=[0.1, 0.2, 0, 1], variance=[1, 2, 3, 4]), PICTURE)],
@@ -111,8 +136,28 @@ CASES: dict[str, list[tuple[Make, Any]]] = {
     "Dropout": [(lambda k: k.layers.Dropout(0.5), PICTURE)],
 }
 
+#: Layers that are opened: of keras.layers, with what they take.
+OPENED: dict[str, list[tuple[Make, Any]]] = {
+    "MultiHeadAttention": [
+        (lambda k: lambda x: k.layers.MultiHeadAttention(2, 3)(x, x), SEQUENCE),
+        (lambda k: lambda x: k.layers.MultiHeadAttention(2, 3, value_dim=4, use_bias=False)(x, x), SEQUENCE),
+        (lambda k: lambda x: k.layers.MultiHeadAttention(2, 3)(x, x, use_causal_mask=True), SEQUENCE),
+        (lambda k: lambda x: k.layers.MultiHeadAttention(2, 3, output_shape=5)(x[0], x[1]), [SEQUENCE, (4, 6)]),
+        (lambda k: lambda x: k.layers.MultiHeadAttention(2, 3)(x[0], x[1], key=x[2]), [SEQUENCE, (5, 4), (5, 6)]),
+    ],
+    "EinsumDense": [
+        (lambda k: k.layers.EinsumDense("abc,cd->abd", (None, 7), bias_axes="d", activation="relu"), SEQUENCE),
+        (lambda k: k.layers.EinsumDense("abc,cde->abde", (None, 2, 3), bias_axes="de"), SEQUENCE),
+        (lambda k: k.layers.EinsumDense("abcd,cde->abe", (None, 5)), PICTURE),
+    ],
+}
+
 #: Lines of the table that do nothing in inference: Dropout stands for them. "activation" is part of other layers.
 NOTHING = {name for name, emit in LAYERS.items() if emit is LAYERS["Dropout"]} | {"activation"}
+
+
+def convnext(keras: Any) -> Any:
+    return importlib.import_module(f"{keras.__name__}.src.applications.convnext")
 
 
 def model_of(keras: Any, make: Make, shapes: Any) -> Any:
@@ -134,7 +179,7 @@ def data_for(model: Any, key: str, batch: int = 3) -> list[np.ndarray]:
     ("key", "make", "shapes"),
     [
         pytest.param(key, make, shapes, id=f"{key}-{i}")
-        for key, cases in CASES.items()
+        for key, cases in {**CASES, **OPENED}.items()
         for i, (make, shapes) in enumerate(cases)
     ],
 )
@@ -148,6 +193,7 @@ def test_a_layer_computes_the_same_in_onnx(name: str, key: str, make: Make, shap
 
 def test_every_layer_of_the_table_has_a_case() -> None:
     assert set(LAYERS) - NOTHING - set(CASES) == set()
+    assert set(DECOMPOSE) == set(OPENED)
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
@@ -208,9 +254,32 @@ def test_a_subclassed_model_is_opened_by_its_call(name: str) -> None:
 def test_a_layer_that_is_not_known_is_named(name: str) -> None:
     keras = framework(name)
     inputs = keras.Input((5, 3))
-    model = keras.Model(inputs, keras.layers.LSTM(4, name="memory")(inputs))
-    with pytest.raises(ExportError, match=r"layer 'memory' \(LSTM\)"):
+    model = keras.Model(inputs, keras.layers.RNN(keras.layers.LSTMCell(4), name="memory")(inputs))
+    with pytest.raises(ExportError, match=r"layer 'memory' \(RNN\)"):
         to_onnx(model)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda k, x: k.layers.LSTM(4, return_state=True, name="it")(x)[0], "states"),
+        (lambda k, x: k.layers.GRU(4, activation="gelu", name="it")(x), "'gelu'"),
+        (lambda k, x: k.layers.MultiHeadAttention(2, 3, name="it")(x, x, return_attention_scores=True)[0], "scores"),
+        (
+            lambda k, x: k.layers.MultiHeadAttention(2, 3, name="it")(x, x, attention_mask=k.layers.Dense(5)(x)),
+            "attention_mask",
+        ),
+        (lambda k, x: k.layers.EinsumDense("abc,bd->acd", (3, 7), name="it")(x), "abc,bd->acd"),
+        (lambda k, x: k.layers.Embedding(9, 3, mask_zero=True, name="it")(x[:, :, 0]), "mask_zero"),
+    ],
+    ids=["states", "a function", "scores", "a mask", "an equation", "the mask of an Embedding"],
+)
+def test_what_has_no_onnx_form_of_a_known_layer_is_named(name: str, make: Any, message: str) -> None:
+    keras = framework(name)
+    inputs = keras.Input((5, 3))
+    with pytest.raises(ExportError, match=f"layer 'it'.*{re.escape(message)}"):
+        to_onnx(keras.Model(inputs, make(keras, inputs)))
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)

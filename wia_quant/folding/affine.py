@@ -204,3 +204,6 @@ def _matmul(model: Model, node: Node, shape: tuple[int, ...]) -> tuple[int, int,
 _PRODUCTS: Final[MappingProxyType[str, Callable[[Model, Node, tuple[int, ...]], tuple[int, int, int | None]]]] = (
     MappingProxyType({"Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul})
 )
+
+#: The operators that an affine node folds into.
+FOLDS_AFFINE: Final = frozenset(_PRODUCTS)

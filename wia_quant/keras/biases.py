@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from wia_quant.keras.emit.products import array, batch_norm_of
+from wia_quant.keras.emit.products import batch_norm_of
 from wia_quant.keras.emit.table import key_of
 from wia_quant.keras.placement import ROLES, Role, role_name
 from wia_quant.keras.steps import FAKE_QUANTIZE, Step, fold_batch_norms, split
 from wia_quant.keras.trace import Keras, trace
+from wia_quant.keras.values import array
 from wia_quant.keras.walk import is_known
 from wia_quant.keras.weights import WEIGHTS
 from wia_quant.keras.wrappers import UNWRAP

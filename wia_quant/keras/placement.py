@@ -40,6 +40,7 @@ ROLES: Final[Mapping[str, Role]] = MappingProxyType(
             (
                 "Add", "Subtract", "Multiply", "Average", "AveragePooling1D", "AveragePooling2D", "AveragePooling3D",
                 "GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalAveragePooling3D", "Resizing",
+                "LayerScale",
                 "ops.Add", "ops.Subtract", "ops.Multiply", "ops.Matmul",
             ),
             Role.ARITHMETIC,
@@ -62,7 +63,8 @@ ROLES: Final[Mapping[str, Role]] = MappingProxyType(
                 "GlobalMaxPooling3D", "Flatten", "Reshape", "Permute", "RepeatVector", "ZeroPadding1D",
                 "ZeroPadding2D", "ZeroPadding3D", "Cropping1D", "Cropping2D", "Cropping3D", "UpSampling1D",
                 "UpSampling2D", "UpSampling3D", "Identity", "linear", "Dropout", "SpatialDropout1D",
-                "SpatialDropout2D", "SpatialDropout3D", "ActivityRegularization", "ops.Reshape", "ops.Transpose",
+                "SpatialDropout2D", "SpatialDropout3D", "StochasticDepth", "ActivityRegularization", "ops.Reshape",
+                "ops.Transpose",
                 "ops.GetItem", "ops.Squeeze", "ops.ExpandDims", "ops.Identity",
             ),
             Role.MOVER,

@@ -105,7 +105,7 @@ class _Splitter:
     def call(self, call: Call) -> None:
         """Adds the steps of one call; the last one makes its outputs."""
         unwrap = self.wrappers.get(type(call.layer).__name__)
-        opened = unwrap(call.layer) if unwrap else Unwrapped(call.layer, activation=_activation(call.layer))
+        opened = unwrap(call.layer) if unwrap else Unwrapped(call.layer, activation=activation_of(call.layer))
         todo: list[tuple[str, Keras, QParams | None]] = []
         if opened.layer is not None:
             key = self.key_of(opened.layer)
@@ -187,9 +187,13 @@ def _channels_of(step: Step) -> int:
     return 1 if getattr(step.layer, "data_format", None) == "channels_first" else rank - 1
 
 
-def _activation(layer: Keras) -> Any:
+#: Layers whose ``activation`` is not of their result, or is what they are.
+_OWN_ACTIVATION: Final = frozenset({"Activation", "ReLU", "Softmax", "RNN", "Bidirectional"})
+
+
+def activation_of(layer: Keras) -> Any:
     """The activation that a layer with weights applies to its result."""
-    if type(layer).__name__ in ("Activation", "ReLU", "Softmax") or not hasattr(layer, "activation"):
+    if not hasattr(layer, "activation") or {c.__name__ for c in type(layer).__mro__} & _OWN_ACTIVATION:
         return None
     return layer.activation
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wia_quant.errors import ExportError
+from wia_quant.keras.decompose import DECOMPOSE
 
 #: A layer or an operation of Keras, or one of its tensors: objects of two frameworks without a common type.
 Keras = Any
@@ -235,11 +236,16 @@ class _Tracer:
         inner = self.flavour.graph(layer)
         taken = list(values_in((args, kwargs)))
         if inner is None and not self.known(layer):
-            if type(layer).__module__.partition(".")[0] == self.flavour.name:
+            opener = DECOMPOSE.get(type(layer).__name__)
+            if opener is not None:
+                symbols = [self.flavour.module.Input(batch_shape=v.shape, dtype=v.dtype) for v in taken]
+                inner = opener(self.flavour.module, layer, args, kwargs, symbols, name)
+            elif type(layer).__module__.partition(".")[0] == self.flavour.name:
                 raise ExportError(
                     f"layer '{name}' ({type(layer).__name__}) has no ONNX form here; see docs/keras.md for what has"
                 )
-            inner = self._open(layer, [v.shape for v in taken], [v.dtype for v in taken], name, args)
+            else:
+                inner = self._open(layer, [v.shape for v in taken], [v.dtype for v in taken], name, args)
         if inner is not None:
             results = self._graph(inner, taken, f"{name}/", depth + 1)
         else:

@@ -11,9 +11,9 @@ import numpy as np
 
 from wia_quant.affine import INT8, INT8_NARROW, QParams, Range, choose_qparams
 from wia_quant.errors import CalibrationError, ExportError
-from wia_quant.keras.emit.products import array
 from wia_quant.keras.emit.table import key_of
-from wia_quant.keras.steps import Unwrap, Unwrapped
+from wia_quant.keras.steps import Unwrap, Unwrapped, activation_of
+from wia_quant.keras.values import array
 from wia_quant.keras.weights import WEIGHTS, grid_of
 
 
@@ -60,7 +60,7 @@ def _quantize_wrapper(wrapper: Any) -> Unwrapped:
         attribute = str(variable.name).partition(":")[0].rpartition("/")[2]
         values[attribute] = variable
         grids[attribute] = _weight_grid(wrapper.name, key, array(variable), quantizer, variables)
-    before, after, activation = None, [], getattr(layer, "activation", None)
+    before, after, activation = None, [], activation_of(layer)
     for aware in wrapper._quantize_activations:
         activation = aware.activation
         if aware._should_pre_quantize():

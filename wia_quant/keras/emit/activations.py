@@ -13,6 +13,8 @@ import numpy as np
 from wia_quant.builder import Builder, Tensor
 from wia_quant.errors import ExportError
 from wia_quant.keras.steps import Step
+from wia_quant.keras.trace import Value
+from wia_quant.keras.values import array
 
 Function = Callable[[Builder, Tensor], Tensor]
 
@@ -177,6 +179,10 @@ def elu_layer(b: Builder, step: Step, x: Tensor) -> Tensor:
     return b.unary(x, "Elu", alpha=float(step.layer.alpha))
 
 
+#: What Keras puts in the place of a masked value.
+_NEVER: Final = np.float32(-1e9)
+
+
 def softmax_layer(b: Builder, step: Step, x: Tensor) -> Tensor:
     """The layer Softmax."""
     axis = step.layer.axis
@@ -184,4 +190,11 @@ def softmax_layer(b: Builder, step: Step, x: Tensor) -> Tensor:
         if len(axis) != 1:
             raise ExportError(f"layer '{b.where}': a softmax over several axes has no ONNX form here")
         axis = axis[0]
+    mask = step.kwargs.get("mask")
+    if mask is not None:
+        if isinstance(mask, Tensor | Value):
+            raise ExportError(f"layer '{b.where}': a softmax whose mask is a tensor has no ONNX form here")
+        hidden = (1 - array(mask).astype(np.float32)) * _NEVER
+        x = b.logical(x)
+        x = b.like(x, b.node("Add", [x.name, b.floats(hidden, "mask")]))
     return along_axis(b, x, "Softmax", int(axis))

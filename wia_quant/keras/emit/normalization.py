@@ -7,8 +7,8 @@ import numpy as np
 
 from wia_quant.builder import Builder, Tensor
 from wia_quant.errors import ExportError
-from wia_quant.keras.emit.products import array
 from wia_quant.keras.steps import Step
+from wia_quant.keras.values import array
 
 
 def batch_normalization(b: Builder, step: Step, x: Tensor) -> Tensor:
@@ -48,6 +48,12 @@ def layer_normalization(b: Builder, step: Step, x: Tensor) -> Tensor:
     if layer.beta is not None:
         inputs.append(b.floats(array(layer.beta), "beta"))
     return b.like(x, b.node("LayerNormalization", inputs, axis=axes[0], epsilon=float(layer.epsilon)))
+
+
+def layer_scale(b: Builder, step: Step, x: Tensor) -> Tensor:
+    """The layer LayerScale of ConvNeXt: one factor a channel."""
+    gamma = array(step.layer.gamma)
+    return b.elementwise(x, lambda t: b.node("Mul", [t.name, b.floats(b.spread(gamma, t), "gamma")]))
 
 
 def rescaling(b: Builder, step: Step, x: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from wia_quant.builder import Array, Builder, Tensor
 from wia_quant.errors import ExportError
 from wia_quant.keras.emit import activations
 from wia_quant.keras.emit.merging import binary, concatenated
-from wia_quant.keras.emit.products import array
 from wia_quant.keras.emit.shapes import get_item, permuted, reshape_to
 from wia_quant.keras.steps import Step
+from wia_quant.keras.values import array
 
 _REQUIRED: Final = object()
 

@@ -12,14 +12,7 @@ from wia_quant.affine import INT8_NARROW, QParams, choose_qparams_per_axis, quan
 from wia_quant.builder import Array, Builder, Tensor, channels_first, flattened_rows, padding_of
 from wia_quant.errors import ExportError
 from wia_quant.keras.steps import Step
-
-
-def array(variable: Any) -> Array:
-    """The values of a variable of either framework."""
-    if hasattr(variable, "numpy"):
-        found: Array = np.asarray(variable.numpy())
-        return found
-    return np.asarray(variable)
+from wia_quant.keras.values import array
 
 
 @dataclass(frozen=True)
@@ -204,13 +197,12 @@ def conv_transpose(b: Builder, step: Step, x: Tensor) -> Tensor:
     layer = step.layer
     kernel = np.moveaxis(array(layer.kernel), (-1, -2), (0, 1))
     rank = kernel.ndim - 2
-    if _is_given(getattr(layer, "output_padding", None)):
-        raise ExportError(f"layer '{step.name}': output_padding has no ONNX form here; leave it None")
     x, _, keras_first = spatial_input(b, layer, x)
     size, strides = list(kernel.shape[2:]), numbers(layer.strides, rank)
     dilations = numbers(layer.dilation_rate, rank)
     spans = [d * (k - 1) + 1 for k, d in zip(size, dilations, strict=True)]
-    totals = [max(k - s, 0) if layer.padding == "same" else 0 for k, s in zip(spans, strides, strict=True)]
+    #: What is cut off the whole result, both sides; below zero: rows more, at the end.
+    totals = _cut(layer, spans, strides)
     weights = weight_and_bias(b, step, kernel, 1, step.grids.get("kernel"), layer.bias, _fold_of(step))
     name = b.node(
         "ConvTranspose",
@@ -218,14 +210,20 @@ def conv_transpose(b: Builder, step: Step, x: Tensor) -> Tensor:
         kernel_shape=size,
         strides=strides,
         dilations=dilations,
-        pads=[*[t // 2 for t in totals], *[t - t // 2 for t in totals]],
-        output_padding=[max(s - k, 0) for k, s in zip(spans, strides, strict=True)],
+        pads=[*[max(t, 0) // 2 for t in totals], *[max(t, 0) - max(t, 0) // 2 for t in totals]],
+        output_padding=[max(-t, 0) for t in totals],
     )
     return spatial_output(name, step, keras_first)
 
 
-def _is_given(output_padding: Any) -> bool:
-    return output_padding is not None and output_padding != (None,) * len(output_padding or ())
+def _cut(layer: Any, spans: list[int], strides: list[int]) -> list[int]:
+    given = getattr(layer, "output_padding", None)
+    more = [None] * len(spans) if given is None else [given] * len(spans) if isinstance(given, int) else list(given)
+    same = layer.padding == "same"
+    return [
+        (k - s if same else min(k - s, 0)) if p is None else (2 * (k // 2) if same else 0) - int(p)
+        for k, s, p in zip(spans, strides, more, strict=True)
+    ]
 
 
 def dense(b: Builder, step: Step, x: Tensor) -> Tensor:
@@ -248,6 +246,10 @@ def dense(b: Builder, step: Step, x: Tensor) -> Tensor:
 
 def embedding(b: Builder, step: Step, x: Tensor) -> Tensor:
     """Rows picked by integers."""
+    if step.layer.mask_zero:
+        raise ExportError(
+            f"layer '{step.name}': mask_zero=True has no ONNX form here; layers behind it would see no mask"
+        )
     x = b.logical(x)
     indices = x.name if x.dtype in ("int32", "int64") else b.node("Cast", [x.name], to=6)
     table = array(step.layer.embeddings)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from wia_quant.builder import Builder, Tensor
-from wia_quant.keras.emit import activations, merging, normalization, pooling, products, shapes
+from wia_quant.keras.emit import activations, merging, normalization, pooling, products, recurrent, shapes
 from wia_quant.keras.emit.operations import FUNCTIONS, OPERATIONS
 from wia_quant.keras.steps import Step
 from wia_quant.keras.trace import Keras
@@ -63,8 +63,14 @@ LAYERS: Final[Mapping[str, Emit]] = MappingProxyType(
         # Normalizations and scaling.
         "BatchNormalization": normalization.batch_normalization,
         "LayerNormalization": normalization.layer_normalization,
+        "LayerScale": normalization.layer_scale,
         "Rescaling": normalization.rescaling,
         "Normalization": normalization.normalization,
+        # Recurrent.
+        "LSTM": recurrent.recurrent("LSTM"),
+        "GRU": recurrent.recurrent("GRU"),
+        "SimpleRNN": recurrent.recurrent("SimpleRNN"),
+        "Bidirectional": recurrent.bidirectional,
         # What moves values.
         "Flatten": shapes.flatten,
         "Reshape": shapes.reshape,
@@ -84,7 +90,8 @@ LAYERS: Final[Mapping[str, Emit]] = MappingProxyType(
         **dict.fromkeys(
             (
                 "Identity", "Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "AlphaDropout",
-                "GaussianDropout", "GaussianNoise", "ActivityRegularization", "RandomBrightness", "RandomContrast",
+                "GaussianDropout", "GaussianNoise", "StochasticDepth", "ActivityRegularization", "RandomBrightness",
+                "RandomContrast",
                 "RandomCrop", "RandomFlip", "RandomHeight", "RandomRotation", "RandomTranslation", "RandomWidth",
                 "RandomZoom",
             ),

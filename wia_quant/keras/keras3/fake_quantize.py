@@ -16,13 +16,22 @@ from wia_quant.keras import observing
 AVERAGING_CONSTANT: Final = 0.01
 
 
+def quotient(a: Any, b: Any) -> Any:
+    """``a / b`` as IEEE 754 rounds it.
+
+    XLA, behind JAX, multiplies by the reciprocal of what is one number for all of ``a``: halves between two levels would
+    fall to the other side. Here it is not.
+    """
+    return a / (b + 0 * a) if keras.backend.backend() == "jax" else a / b
+
+
 def fake_quantize(x: Any, scale: Any, lowest: Any, highest: Any) -> Any:
     """The real of the level of each value; the gradient passes where ``x`` did not saturate.
 
     Levels are counted from the zero point: they saturate at ``lowest`` = qmin - zero point and ``highest``. Adding
     what is exactly zero, the straight-through term, leaves the values those of equation (2).
     """
-    levels = ops.round(x / scale)
+    levels = ops.round(quotient(x, scale))
     inside = ops.where(ops.logical_and(levels >= lowest, levels <= highest), x, ops.zeros_like(x))
     rounded = ops.clip(levels, lowest, highest) * scale
     return ops.stop_gradient(rounded) + (inside - ops.stop_gradient(inside))
@@ -32,9 +41,9 @@ def affine_grid(lo: Any, hi: Any) -> tuple[Any, Any]:
     """Scale and zero point of a range that contains 0, equations (3) and (4), in float64 where the backend has it."""
     wide = "float32" if keras.backend.backend() == "jax" else "float64"
     lo, hi = ops.cast(lo, wide), ops.cast(hi, wide)
-    scale = ops.cast((hi - lo) / (INT8.qmax - INT8.qmin), "float32")
+    scale = ops.cast(quotient(hi - lo, INT8.qmax - INT8.qmin), "float32")
     scale = ops.where(ops.equal(hi, lo), ops.ones_like(scale), ops.maximum(scale, MIN_SCALE))
-    zero_point = ops.clip(ops.round(INT8.qmin - lo / ops.cast(scale, wide)), INT8.qmin, INT8.qmax)
+    zero_point = ops.clip(ops.round(INT8.qmin - quotient(lo, ops.cast(scale, wide))), INT8.qmin, INT8.qmax)
     return scale, ops.cast(ops.where(ops.equal(hi, lo), ops.zeros_like(zero_point), zero_point), "float32")
 
 

@@ -12,7 +12,7 @@ from keras import ops
 
 from wia_quant.affine import INT8_NARROW, MIN_SCALE
 from wia_quant.keras.emit.table import key_of
-from wia_quant.keras.keras3.fake_quantize import fake_quantize
+from wia_quant.keras.keras3.fake_quantize import fake_quantize, quotient
 from wia_quant.keras.weights import WEIGHTS, summed_axes
 
 Multiply = Callable[[Any, Any, Any], Any]
@@ -103,23 +103,22 @@ class QuantizedProduct(keras.layers.Wrapper):
 
     def call(self, inputs: Any, input_scale: Any = None, training: bool = False) -> Any:
         weight = WEIGHTS[self.key]
-        kernel = ops.convert_to_tensor(getattr(self.layer, weight.attribute))
+        kernel = _tensor(getattr(self.layer, weight.attribute))
         scale = _scale(kernel, weight.channels)
         y = MULTIPLY[self.key](self.layer, inputs, fake_quantize(kernel, scale, INT8_NARROW.qmin, INT8_NARROW.qmax))
-        bias = getattr(self.layer, "bias", None)
-        norm = self.batch_norm
+        bias, norm = _tensor(getattr(self.layer, "bias", None)), self.batch_norm
         if norm is not None and training and norm.trainable:
             return norm(y if bias is None else y + self._spread(bias, y), training=True)
         scale = ops.reshape(scale, [-1])
         if norm is not None:
             # In the order of the file, see emit/products.py.
-            spread = 1 / ops.sqrt(norm.moving_variance + norm.epsilon)
-            bias = (-norm.moving_mean if bias is None else bias - norm.moving_mean) * spread
-            gain = spread
-            if norm.gamma is not None:
-                gain, bias = norm.gamma * spread, bias * norm.gamma
-            if norm.beta is not None:
-                bias = bias + norm.beta
+            gamma, beta, mean = map(_tensor, (norm.gamma, norm.beta, norm.moving_mean))
+            gain = spread = 1 / ops.sqrt(_tensor(norm.moving_variance) + norm.epsilon)
+            bias = (-mean if bias is None else bias - mean) * spread
+            if gamma is not None:
+                gain, bias = gamma * spread, bias * gamma
+            if beta is not None:
+                bias = bias + beta
             y = y * self._spread(gain, y)
             scale = ops.reshape(_scale(kernel * _along(gain, kernel.shape, weight.channels), weight.channels), [-1])
         if bias is None:
@@ -147,6 +146,11 @@ class QuantizedProduct(keras.layers.Wrapper):
         return cls(**{**config, "layer": layer, "batch_norm": norm})
 
 
+def _tensor(variable: Any) -> Any:
+    """The value of a variable, which JAX' own functions do not take."""
+    return None if variable is None else ops.convert_to_tensor(variable)
+
+
 def _along(v: Any, shape: Any, channels: tuple[int, ...]) -> Any:
     """One value an output channel, shaped to broadcast with the kernel."""
     kept = {axis % len(shape) for axis in channels}
@@ -156,7 +160,7 @@ def _along(v: Any, shape: Any, channels: tuple[int, ...]) -> Any:
 def _scale(kernel: Any, channels: tuple[int, ...]) -> Any:
     """Equation (6), shaped to broadcast with the kernel."""
     absmax = ops.stop_gradient(ops.max(ops.abs(kernel), axis=summed_axes(len(kernel.shape), channels), keepdims=True))
-    return ops.where(absmax > 0, ops.maximum(absmax / INT8_NARROW.qmax, MIN_SCALE), ops.ones_like(absmax))
+    return ops.where(absmax > 0, ops.maximum(quotient(absmax, INT8_NARROW.qmax), MIN_SCALE), ops.ones_like(absmax))
 
 
 def _on_grid(bias: Any, scale: Any) -> Any:

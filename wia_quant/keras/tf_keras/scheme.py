@@ -32,6 +32,7 @@ from tensorflow_model_optimization.python.core.quantization.keras.graph_transfor
 from tensorflow_model_optimization.quantization import keras as tfmot
 
 from wia_quant.errors import ExportError, UsageError
+from wia_quant.keras.decompose import DECOMPOSE
 from wia_quant.keras.emit.table import key_of
 from wia_quant.keras.placement import Role, place
 from wia_quant.keras.steps import Step, split
@@ -199,7 +200,7 @@ def quantize_model(model: Keras, *, exclude: Iterable[str] = ()) -> Keras:
                 f"layer '{layer.name}' is a model: tensorflow-model-optimization cannot quantize nested models; call"
                 " its layers in the outer model, or use Keras 3"
             )
-        if key_of(layer) is None and type(layer).__name__ != "InputLayer":
+        if key_of(layer) is None and type(layer).__name__ not in ("InputLayer", *DECOMPOSE):
             raise ExportError(
                 f"layer '{layer.name}' ({type(layer).__name__}) has no ONNX form here; see docs/keras.md for what has"
             )
@@ -211,6 +212,9 @@ def quantize_model(model: Keras, *, exclude: Iterable[str] = ()) -> Keras:
         if type(layer).__name__ == "BatchNormalization"
         and kept & {node.outbound_layer.name for n in layer._inbound_nodes for node in n.parent_nodes}
     }
+
+    # They stay float: tfmot has no wrapper for layers of several inputs.
+    kept |= {layer.name for layer in model.layers if type(layer).__name__ in DECOMPOSE}
 
     def annotate(layer: Keras) -> Keras:
         return layer if layer.name in kept else tfmot.quantize_annotate_layer(layer)
