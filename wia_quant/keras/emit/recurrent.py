@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LSTM, GRU and SimpleRNN as ONNX' operators of the same names; they stay float, as their errors would add up in time."""
+"""LSTM, GRU and SimpleRNN as ONNX has them; they stay float, as their errors would add up in time."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ AVERAGING_CONSTANT: Final = 0.01
 def quotient(a: Any, b: Any) -> Any:
     """``a / b`` as IEEE 754 rounds it.
 
-    XLA, behind JAX, multiplies by the reciprocal of what is one number for all of ``a``: halves between two levels would
-    fall to the other side. Here it is not.
+    XLA, behind JAX, multiplies by the reciprocal of what is one number for all of ``a``: halves between two levels
+    would fall to the other side. Here it is one number for each.
     """
     return a / (b + 0 * a) if keras.backend.backend() == "jax" else a / b
 
