@@ -16,10 +16,12 @@ from wia_quant.exporters.encodings import Encodings, TrainedWeight, take_apart
 from wia_quant.folding.affine import FOLDS_AFFINE
 from wia_quant.graph import Model
 from wia_quant.grids import Scales, WeightKey, group_ranges, uses_of_weights
+from wia_quant.halves import too_large
+from wia_quant.operators import Kind, operator
 from wia_quant.policy import ActivationPlan, Plan, decide
-from wia_quant.prepare import prepare
+from wia_quant.prepare import Prepared, prepare
 from wia_quant.quantizer import Written, write
-from wia_quant.targets.target import DEFAULT, load_target
+from wia_quant.targets.target import DEFAULT, Target, load_target
 
 
 def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8", target: str = DEFAULT) -> Written:
@@ -40,6 +42,8 @@ def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8",
     prepared = prepare(encodings.model, opset=13, keep=_apart(encodings))
     without: dict[str, str] = {}
     plan = decide(prepared.model, scheme, {}, device)
+    if plan.halves:
+        return _export_halves(prepared, plan, encodings, source, device)
     while missing := _readers_without_grid(prepared.model, plan, encodings) | _float_weights(
         prepared.model, plan, encodings
     ):
@@ -73,6 +77,30 @@ def _apart(encodings: Encodings) -> frozenset[str]:
     made = {n.output[0] for n in products}
     behind = frozenset[str]().union(*(names for tensor, names in encodings.readers.items() if tensor in made))
     return frozenset(n.name for n in graph.node if n.op_type in _AFFINE and n.name in behind)
+
+
+def _export_halves(prepared: Prepared, plan: Plan, encodings: Encodings, source: str, device: Target) -> Written:
+    """Scheme fp16: the grids only say how large the values were."""
+    model = prepared.model
+    ranges = {name: range_of(qp) for name, qp in encodings.activations.items() if name in plan.observe}
+    without = _float_products(model, plan, encodings)
+    kept = {**without, **too_large(model, plan.halves, ranges)}
+    plan = decide(model, plan.scheme, {}, device, keep_float=kept)
+    choices = {"calibrator": source, "without_grid": without}
+    return write(prepared, plan, ranges, device, choices=choices, calibration={"data": {"kind": source}})
+
+
+def _float_products(model: Model, plan: Plan, encodings: Encodings) -> dict[str, str]:
+    """The products of float16 whose weight training did not round -> why they stay float32."""
+    found: dict[str, str] = {}
+    for _, node in model.nodes():
+        line = operator(model, node)
+        if node.name not in plan.halves or line.kind not in (Kind.PRODUCT, Kind.EMBEDDING):
+            continue
+        weight = node.input(0 if line.kind is Kind.EMBEDDING else 1)
+        if model.array(weight) is not None and _trained(model, encodings, weight) is None:
+            found[node.name] = f"training left '{weight}' float"
+    return found
 
 
 def _readers_without_grid(model: Model, plan: Plan, encodings: Encodings) -> dict[str, str]:

@@ -20,7 +20,6 @@ from wia_quant.torch.freeze import freeze
 from wia_quant.torch.logging_hooks import log_ranges, scales_of
 from wia_quant.torch.lsq import LearnedFakeQuantize, start_learning
 from wia_quant.torch.prepare import (
-    PrepareError,
     convert,
     prepare,
     prepare_fx,
@@ -38,6 +37,7 @@ from wia_quant.torch.qconfig import (
     get_qconfig,
 )
 from wia_quant.torch.register import register, unregister
+from wia_quant.torch.trace import PrepareError
 from wia_quant.torch.verify import Difference
 
 __all__ = [

@@ -28,8 +28,9 @@ from wia_quant.targets.target import DEFAULT
 from wia_quant.torch.culprit import find_culprit, reason_of
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import freeze
+from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.marker import translations
-from wia_quant.torch.qconfig import SCHEMES
+from wia_quant.torch.qconfig import HALF, SCHEMES
 from wia_quant.torch.verify import Difference, arguments, compare
 from wia_quant.trained import export_trained
 
@@ -113,6 +114,11 @@ def scheme_of(model: nn.Module) -> str:
         ExportError: activations of two widths.
     """
     weights = {weight for weight, _ in SCHEMES.values()}
+    kinds = {isinstance(m, HalfQuantize) for m in model.modules() if isinstance(m, FakeQuantize)}
+    if True in kinds:
+        if False in kinds:
+            raise ExportError("float16 and integers in one model; one file has one scheme: use one qconfig")
+        return HALF
     grids = {m.qtype for m in model.modules() if isinstance(m, FakeQuantize)} - weights
     widths = {np.dtype(grid.dtype).itemsize * 8 for grid in grids}
     if len(widths) > 1:

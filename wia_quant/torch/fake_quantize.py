@@ -86,6 +86,13 @@ class FakeQuantize(FakeQuantizeBase):
             return _StraightThroughPerTensor.apply(x, scale, lo - zp, hi - zp, True)
         return fake_quantize(x, scale, zero_point, lo, hi, self.axis)
 
+    def rounded_bias(self, bias: torch.Tensor, input_quantizer: FakeQuantize | None = None) -> torch.Tensor:
+        """The bias of a product with this weight on the grid of the accumulator, (18); the gradient passes."""
+        if input_quantizer is None or not (self.quantizing and input_quantizer.quantizing):
+            return bias
+        nearest = round_bias(bias.detach(), input_quantizer.scale, self.scale)
+        return bias + (nearest - bias.detach()) if bias.requires_grad else nearest
+
     def _refresh(self) -> None:
         """Some calibrators take long to choose: they are asked when the parameters are needed, not at every batch."""
         if self._stale:
@@ -183,6 +190,14 @@ def fake_quantize(
         return _StraightThroughPerTensor.apply(x, scale, qmin - zp, qmax - zp, False)
     zp_t = _along(zero_point, x, axis)
     return _StraightThroughPerAxis.apply(x, _along(scale, x, axis), qmin - zp_t, qmax - zp_t)
+
+
+def round_bias(bias: torch.Tensor, input_scale: torch.Tensor, weight_scale: torch.Tensor) -> torch.Tensor:
+    """What the int32 levels of a bias stand for, equation (18)."""
+    step = input_scale.double() * weight_scale.double()
+    if step.numel() not in (1, bias.numel()):  # a grouped transposed convolution: the groups share their scales
+        step = step.repeat(bias.numel() // step.numel())
+    return (bias / step).round_().mul_(step).to(bias.dtype)
 
 
 def _along(v: torch.Tensor, x: torch.Tensor, axis: int | None) -> torch.Tensor:

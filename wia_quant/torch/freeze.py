@@ -12,11 +12,12 @@ import types
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
 from wia_quant.affine import QParams, QType
 from wia_quant.torch.fake_quantize import FakeQuantize
-from wia_quant.torch.marker import quantize_dequantize
+from wia_quant.torch.half import HalfQuantize
+from wia_quant.torch.marker import quantize_dequantize, round_to_half
 from wia_quant.torch.product import QuantizedProduct, multiply
 
 
@@ -43,6 +44,30 @@ class FrozenQuantizer(nn.Module):
         return quantized
 
 
+class FrozenHalf(nn.Module):
+    """To float16 and back, as the operator that carries how large the values were; the exporter takes it off."""
+
+    def __init__(self, qp: QParams, fits: bool) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.from_numpy(np.array(qp.scale)))
+        self.register_buffer("zero_point", torch.from_numpy(np.array(qp.zero_point)))
+        self.fits = fits
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rounded: torch.Tensor = round_to_half(x, self.get_buffer("scale"), self.get_buffer("zero_point"), self.fits)
+        return rounded
+
+
+def frozen(quantizer: FakeQuantize) -> nn.Module:
+    """What ``quantizer`` does, with constant parameters.
+
+    Raises:
+        CalibrationError: it never saw data.
+    """
+    qp = quantizer.qparams()
+    return FrozenHalf(qp, quantizer.fits()) if isinstance(quantizer, HalfQuantize) else FrozenQuantizer(qp)
+
+
 class FrozenProduct(nn.Module):
     """A product whose folded weight passes a frozen quantizer."""
 
@@ -55,7 +80,7 @@ class FrozenProduct(nn.Module):
         self.product = trained.product
         self.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
-        self.quantizer = FrozenQuantizer(trained.weight_fake_quantize.qparams())
+        self.quantizer = frozen(trained.weight_fake_quantize)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return multiply(self.product, x, self.quantizer(self.weight), self.bias)
@@ -68,11 +93,12 @@ def freeze(model: nn.Module) -> nn.Module:
         CalibrationError: a fake quantizer never saw data.
     """
     found = copy.deepcopy(model).eval()
+    _see_constants(found)
     for name, module in list(found.named_modules()):
         if isinstance(module, QuantizedProduct):
             _replace(found, name, FrozenProduct(module))
         elif isinstance(module, FakeQuantize) and not name.endswith("weight_fake_quantize"):
-            _replace(found, name, FrozenQuantizer(module.qparams()))
+            _replace(found, name, frozen(module))
     if "forward" in found.__dict__:
         # torch.export wants a forward of the class: give the copy a class of its own.
         forward = found.__dict__.pop("forward").__func__
@@ -80,6 +106,19 @@ def freeze(model: nn.Module) -> nn.Module:
             type(found).__name__, (type(found),), {}, lambda ns: ns.update(forward=forward)
         )
     return found
+
+
+def _see_constants(model: nn.Module) -> None:
+    """The ranges of parameters in the graph are those of the last step's begin; evaluation takes them as they are."""
+    graph = getattr(model, "wia_graph", None) or getattr(model, "graph", None)
+    for node in graph.nodes if isinstance(graph, fx.Graph) else ():
+        if node.op != "call_module" or len(node.all_input_nodes) != 1 or node.all_input_nodes[0].op != "get_attr":
+            continue
+        quantizer = model.get_submodule(str(node.target))
+        if isinstance(quantizer, FakeQuantize) and not quantizer.observer.has_history:
+            owner, _, name = str(node.all_input_nodes[0].target).rpartition(".")
+            with torch.no_grad():
+                quantizer(getattr(model.get_submodule(owner), name))
 
 
 def _replace(model: nn.Module, path: str, module: nn.Module) -> None:

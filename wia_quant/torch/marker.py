@@ -29,6 +29,17 @@ def _(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int,
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("wia::round_to_half", mutates_args=())
+def round_to_half(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, fits: bool) -> torch.Tensor:
+    """``x`` rounded to float16 if it ``fits``; ``scale`` and ``zero_point`` only say which range was seen."""
+    return x.half().to(x.dtype) if fits else x.clone()
+
+
+@round_to_half.register_fake
+def _(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, fits: bool) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
 def translations(opset: int) -> dict[Callable[..., Any], Callable[..., Any]]:
     """The table that ``torch.onnx.export(custom_translation_table=...)`` takes; needs onnxscript."""
     op = getattr(importlib.import_module("onnxscript"), f"opset{opset}")
@@ -37,4 +48,11 @@ def translations(opset: int) -> dict[Callable[..., Any], Callable[..., Any]]:
         q = op.QuantizeLinear(x, scale, zero_point, axis=max(axis, 0))
         return op.DequantizeLinear(q, scale, zero_point, axis=max(axis, 0))
 
-    return {torch.ops.wia.quantize_dequantize.default: translate}
+    def translate_half(x: Any, scale: Any, zero_point: Any, fits: bool) -> Any:
+        # Only carries the range that was seen: trained.py takes it off and writes Casts where the format has them.
+        return op.DequantizeLinear(op.QuantizeLinear(x, scale, zero_point), scale, zero_point)
+
+    return {
+        torch.ops.wia.quantize_dequantize.default: translate,
+        torch.ops.wia.round_to_half.default: translate_half,
+    }

@@ -44,6 +44,10 @@ class Placement:
     wanted: tuple[fx.Node, ...]
     groups: Groups
 
+    def members(self, node: fx.Node) -> list[fx.Node]:
+        """The wanted nodes of its group."""
+        return [n for n in self.wanted if self.groups.find(n) is self.groups.find(node)]
+
     def readers(self, node: fx.Node) -> list[fx.Node]:
         """Who reads the quantized value: all, but float operators read the reals of a float source."""
         from_float = self.roles[node] is Role.FLOAT
@@ -55,6 +59,7 @@ def place(
     roles: Mapping[fx.Node, Role],
     inputs_of: Callable[[fx.Node], list[fx.Node]],
     absorbed: Collection[fx.Node] = (),
+    halves: bool = False,
 ) -> Placement:
     """Decides for every node.
 
@@ -63,18 +68,21 @@ def place(
         roles: of all its nodes.
         inputs_of: the inputs that hold reals.
         absorbed: products whose values only a normalization sees that is folded into them; they have none of their own.
+        halves: float16 instead of integers: movers compute in it too, and so does what only leads to outputs.
     """
     groups, wanted = Groups(), set[fx.Node]()
     for node, role in roles.items():
-        if role in (Role.FLOAT, Role.MOVER):
+        if role is Role.FLOAT or (role is Role.MOVER and not halves):
             continue
         inputs = inputs_of(node)
         if not (role is Role.CLIP and _is_fused(node, roles)):
             wanted.update(grid_of(n, roles) for n in inputs)
-        if role is Role.CONCAT:
+        if role is Role.MOVER:
+            continue
+        if role is Role.CONCAT and not halves:
             for n in inputs:
                 groups.join(grid_of(n, roles), node)
-        if node not in absorbed and not _output_stays_float(node, roles):
+        if node not in absorbed and not _is_bounded(node, roles) and (halves or not _is_output(node, roles)):
             wanted.add(node)
     return Placement(roles, tuple(n for n in graph.nodes if n in wanted), groups)
 
@@ -91,14 +99,12 @@ def _is_fused(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
     return roles[before] in (Role.PRODUCT, Role.ARITHMETIC) and len(before.users) == 1
 
 
-def _output_stays_float(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
+def _is_bounded(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
+    """Whether a clip's output, which is quantized, is all that is seen of it."""
     users = list(node.users)
-    if len(users) == 1 and roles[users[0]] is Role.CLIP and roles[node] in (Role.PRODUCT, Role.ARITHMETIC):
-        return True  # the clip's own output is quantized
-    return all(_leads_to_output_only(u, roles) for u in users)
+    return len(users) == 1 and roles[users[0]] is Role.CLIP and _is_fused(users[0], roles)
 
 
-def _leads_to_output_only(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
-    if node.op == "output":
-        return True
-    return roles[node] in (Role.MOVER, Role.FLOAT) and all(_leads_to_output_only(u, roles) for u in node.users)
+def _is_output(node: fx.Node, roles: Mapping[fx.Node, Role]) -> bool:
+    """Whether its value only leads to the model's outputs, by what is no integer operator."""
+    return all(u.op == "output" or (roles[u] in (Role.MOVER, Role.FLOAT) and _is_output(u, roles)) for u in node.users)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import operator
 import types
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,22 +21,20 @@ from torch import fx, nn
 from torch.ao.quantization import QConfig, QConfigMapping
 from torch.nn import functional
 
-from wia_quant.errors import UsageError, WiaError
+from wia_quant.errors import UsageError
 from wia_quant.torch.choice import Choice, by_attributes, by_mapping
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.functional_products import modularize
+from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.observers import CurrentMinMaxObserver
 from wia_quant.torch.placement import place
-from wia_quant.torch.product import CHANNEL_AXIS, BatchNorm, QuantizedProduct
+from wia_quant.torch.product import CHANNEL_AXIS, POINTWISE, BatchNorm, QuantizedProduct, kind_of, pointwise_of_ones
 from wia_quant.torch.qconfig import get_default_qat_qconfig, get_default_qconfig, get_qconfig
-from wia_quant.torch.roles import FUNCTIONS, METHODS, MODULES, Role
+from wia_quant.torch.roles import FUNCTIONS, HALVES, METHODS, MODULES, Role
+from wia_quant.torch.trace import ByMode, PrepareError, is_mover_in_evaluation, require_default, trace
 
 #: The submodule that holds the activations' fake quantizers.
 QUANTIZERS: Final = "wia_activation_quantizers"
-
-
-class PrepareError(WiaError):
-    """A torch model that cannot be prepared: it cannot be traced, or is prepared already."""
 
 
 @dataclass
@@ -52,7 +51,12 @@ class Preparation:
 
 
 def prepare_qat(
-    model: nn.Module, *, qconfig: QConfig | None = None, exclude: Iterable[str] = (), inplace: bool = False
+    model: nn.Module,
+    *,
+    qconfig: QConfig | None = None,
+    exclude: Iterable[str] = (),
+    inplace: bool = False,
+    example: Any = None,
 ) -> nn.Module:
     """The model ready for quantization-aware training.
 
@@ -61,17 +65,24 @@ def prepare_qat(
         qconfig: for all; default the model's ``qconfig`` attribute, else ``get_default_qat_qconfig("wia")``.
         exclude: names of submodules that stay float, with all they hold.
         inplace: change ``model`` itself.
+        example: inputs as ``export`` takes them; needed only where arguments of ``forward`` with a default (a mask, a
+            flag) do not have it.
 
     Raises:
         PrepareError: the model cannot be traced, or is prepared already.
         UsageError: a name of ``exclude`` is no submodule.
     """
     chosen = qconfig or getattr(model, "qconfig", None) or get_default_qat_qconfig()
-    return _prepare(model if inplace else copy.deepcopy(model), by_attributes(model, chosen, exclude))
+    return _prepare(model if inplace else copy.deepcopy(model), by_attributes(model, chosen, exclude), example)
 
 
 def prepare(
-    model: nn.Module, *, qconfig: QConfig | None = None, exclude: Iterable[str] = (), inplace: bool = False
+    model: nn.Module,
+    *,
+    qconfig: QConfig | None = None,
+    exclude: Iterable[str] = (),
+    inplace: bool = False,
+    example: Any = None,
 ) -> nn.Module:
     """The model ready for post-training calibration: run it on samples, then ``convert`` it.
 
@@ -79,7 +90,7 @@ def prepare(
     """
     chosen = qconfig or getattr(model, "qconfig", None) or get_default_qconfig()
     choice = by_attributes(model, chosen, exclude)
-    return _calibrating(_prepare((model if inplace else copy.deepcopy(model)).eval(), choice))
+    return _calibrating(_prepare((model if inplace else copy.deepcopy(model)).eval(), choice, example))
 
 
 def prepare_qat_fx(
@@ -90,7 +101,7 @@ def prepare_qat_fx(
     Args:
         model: not changed.
         qconfig_mapping: global, by type, by name, by regular expression; None as a qconfig keeps float.
-        example_inputs: accepted for torch's signature; nothing has to be run.
+        example_inputs: a tuple of arguments, or None; nothing is run.
         args: as ``example_inputs``: torch's custom configs, which must be empty.
         kwargs: likewise.
 
@@ -101,7 +112,7 @@ def prepare_qat_fx(
     for value in (*args, *kwargs.values()):
         if value is not None:
             raise UsageError("custom and backend configs of torch.ao are not understood; use the mapping alone")
-    own = _prepare(copy.deepcopy(model), by_mapping(model, qconfig_mapping))
+    own = _prepare(copy.deepcopy(model), by_mapping(model, qconfig_mapping), example_inputs)
     found = fx.GraphModule(own, own.wia_graph, type(model).__name__)  # type: ignore[arg-type]
     found.wia_preparation = own.wia_preparation
     found.train(model.training)
@@ -146,11 +157,11 @@ def convert(model: nn.Module, *, inplace: bool = False) -> nn.Module:
     return found.eval()
 
 
-def _prepare(model: nn.Module, choice: Choice) -> nn.Module:
+def _prepare(model: nn.Module, choice: Choice, example: Any = None) -> nn.Module:
     """Changes ``model`` itself."""
     if any(isinstance(module, FakeQuantize) for module in model.modules()):
         raise PrepareError("the model is prepared already")
-    graph = _trace(model, choice)
+    graph = trace(model, choice, example)
     made = Preparation()
     modularize(model, graph)
     _fuse_products(model, graph, choice)
@@ -164,77 +175,46 @@ def _prepare(model: nn.Module, choice: Choice) -> nn.Module:
     return model
 
 
-class _Tracer(fx.Tracer):
-    """torch.nn modules are leaves, and so are ours and any submodule that stays float; knows where tracing failed."""
-
-    def __init__(self, choice: Choice) -> None:
-        super().__init__()
-        self._choice = choice
-        self.failed = ""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        stays_float = self._choice.of_module(module_qualified_name) is None
-        return stays_float or isinstance(m, QuantizedProduct) or super().is_leaf_module(m, module_qualified_name)
-
-    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        try:
-            return super().call_module(m, forward, args, kwargs)
-        except Exception:
-            self.failed = self.failed or self.path_of_module(m)  # the innermost is the first to know
-            raise
-
-
-def _trace(model: nn.Module, choice: Choice) -> fx.Graph:
-    tracer = _Tracer(choice)
-    try:
-        return tracer.trace(model)
-    except Exception as error:  # whatever the user's forward raises under tracing
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-        if tracer.failed:
-            kind = type(model.get_submodule(tracer.failed)).__name__
-            raise PrepareError(
-                f"submodule '{tracer.failed}' ({kind}) cannot be traced: {reason}; keep it float with"
-                f" exclude=['{tracer.failed}'], or write its forward without branches on tensors"
-            ) from error
-        raise PrepareError(
-            f"{type(model).__name__} cannot be traced: {reason}; branches on tensor values and *args defeat torch.fx:"
-            " prepare the submodules that can be traced one by one, and leave the rest float"
-        ) from error
-
-
 def _fuse_products(model: nn.Module, graph: fx.Graph, choice: Choice) -> None:
     modules = dict(model.named_modules())
-    calls: dict[str, int] = {}
-    for node in graph.nodes:
-        if node.op == "call_module":
-            calls[node.target] = calls.get(node.target, 0) + 1
-    done: set[str] = set()
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     for node in list(graph.nodes):
-        product = modules.get(str(node.target)) if node.op == "call_module" else None
-        if product is None or type(product) not in CHANNEL_AXIS or node.target in done:
-            continue
+        product = model.get_submodule(str(node.target)) if node.op == "call_module" else None
         qconfig = choice.of_module(str(node.target))
-        if qconfig is None:
+        if product is None or isinstance(product, QuantizedProduct) or kind_of(product) is None or qconfig is None:
             continue
-        after = next(iter(node.users)) if len(node.users) == 1 else None
-        bn = modules.get(str(after.target)) if after is not None and after.op == "call_module" else None
-        fold = (
-            isinstance(bn, BatchNorm)
-            and bn.track_running_stats
-            and not isinstance(product, nn.Embedding)
-            and calls[node.target] == 1
-            and calls[str(after.target)] == 1  # type: ignore[union-attr]
-        )
-        weight = qconfig.weight()
-        if weight.axis is not None:
-            weight.axis = CHANNEL_AXIS[type(product)]
-        replacement = QuantizedProduct(product, bn if fold else None, weight)
-        _set_module(model, str(node.target), replacement)
-        done.add(str(node.target))
-        if fold and after is not None:
-            _set_module(model, str(after.target), nn.Identity())
-            after.replace_all_uses_with(node)
-            graph.erase_node(after)
+        if _has_hooks(product):
+            continue
+        bn_node = next(iter(node.users)) if len(node.users) == 1 and calls[node.target] == 1 else None
+        bn = modules.get(str(bn_node.target)) if bn_node is not None and calls[bn_node.target] == 1 else None
+        if not _is_foldable(bn) or isinstance(product, nn.Embedding):
+            bn = bn_node = None
+        _set_product(model, str(node.target), product, bn, qconfig)
+        if bn_node is not None:
+            _set_module(model, str(bn_node.target), nn.Identity())
+            bn_node.replace_all_uses_with(node)
+            graph.erase_node(bn_node)
+    for path, n in calls.items():
+        norm, qconfig = modules[path], choice.of_module(path)
+        left = _is_foldable(norm) and model.get_submodule(path) is norm
+        if left and type(norm) in POINTWISE and n == 1 and qconfig is not None:
+            _set_product(model, path, pointwise_of_ones(norm), norm, qconfig)
+
+
+def _is_foldable(module: nn.Module | None) -> bool:
+    return isinstance(module, BatchNorm) and module.track_running_stats
+
+
+def _has_hooks(product: nn.Module) -> bool:
+    """True where calling the module does more than its product, as the older ``weight_norm``'s hook does."""
+    return bool(product._forward_pre_hooks or product._forward_hooks)
+
+
+def _set_product(model: nn.Module, path: str, product: nn.Module, bn: nn.Module | None, qconfig: QConfig) -> None:
+    weight = qconfig.weight()
+    if weight.axis is not None:
+        weight.axis = CHANNEL_AXIS[kind_of(product) or nn.Conv2d]
+    _set_module(model, path, QuantizedProduct(product, bn, weight))
 
 
 def _set_module(model: nn.Module, path: str, module: nn.Module) -> None:
@@ -243,11 +223,12 @@ def _set_module(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def _insert_quantizers(model: nn.Module, graph: fx.Graph, choice: Choice, made: Preparation) -> None:
-    roles = {node: _role(model, node, choice, made) for node in graph.nodes}
+    halves = isinstance(choice.default.activation(), HalfQuantize)
+    roles = _roles(model, graph, choice, made, halves)
     made.quantized.update(
         {n.name: role.name.lower() for n, role in roles.items() if role not in (Role.FLOAT, Role.MOVER)}
     )
-    placement = place(graph, roles, lambda node: _tensor_inputs(model, node))
+    placement = place(graph, roles, lambda node: _tensor_inputs(model, node), halves=halves)
     holder = nn.ModuleDict()
     model.add_module(QUANTIZERS, holder)
     for node in placement.wanted:
@@ -256,7 +237,8 @@ def _insert_quantizers(model: nn.Module, graph: fx.Graph, choice: Choice, made: 
             continue  # weights only
         key = placement.groups.find(node).name
         if key not in holder:
-            holder[key] = _constant_quantizer(model, node, qconfig) if node.op == "get_attr" else qconfig.activation()
+            constant = all(n.op == "get_attr" for n in placement.members(node))
+            holder[key] = _constant_quantizer(model, node, qconfig) if constant else qconfig.activation()
         readers = placement.readers(node)
         with graph.inserting_after(node):
             quantized = graph.call_module(f"{QUANTIZERS}.{key}", (node,))
@@ -264,37 +246,37 @@ def _insert_quantizers(model: nn.Module, graph: fx.Graph, choice: Choice, made: 
             reader.replace_input_with(node, quantized)
     for node, role in roles.items():
         if role is Role.PRODUCT:
-            _tell_input_quantizer(model, node)
+            _tell_input_quantizer(model, node, roles)
 
 
-def _tell_input_quantizer(model: nn.Module, node: fx.Node) -> None:
+def _tell_input_quantizer(model: nn.Module, node: fx.Node, roles: Mapping[fx.Node, Role]) -> None:
     """A product learns which fake quantizer its input passed, unless it is called with several."""
     product = model.get_submodule(str(node.target))
     if not isinstance(product, QuantizedProduct) or isinstance(product.product, nn.Embedding):
         return
-    found = _quantizer_before(model, node)
+    found = _quantizer_before(model, node, roles)
     calls = [n for n in node.graph.nodes if n.op == "call_module" and n.target == node.target]
-    if found is not None and all(_quantizer_before(model, n) is found for n in calls):
+    if found is not None and all(_quantizer_before(model, n, roles) is found for n in calls):
         product.input_quantizer = (found,)
 
 
-def _quantizer_before(model: nn.Module, node: fx.Node) -> FakeQuantize | None:
+def _quantizer_before(model: nn.Module, node: fx.Node, roles: Mapping[fx.Node, Role]) -> FakeQuantize | None:
     """Of the first input; what only moves values is looked through."""
     before = node.all_input_nodes[0]
-    while (module := _module_of(model, before)) is None or MODULES.get(type(module)) is Role.MOVER:
-        table: Mapping[Any, Role] = METHODS if before.op == "call_method" else FUNCTIONS
-        if module is None and (not before.op.startswith("call") or table.get(before.target) is not Role.MOVER):
-            return None
+    while roles.get(before) is Role.MOVER:
         before = before.all_input_nodes[0]
+    module = model.get_submodule(str(before.target)) if before.op == "call_module" else None
     return module if isinstance(module, FakeQuantize) else None
 
 
 def _constant_quantizer(model: nn.Module, node: fx.Node, qconfig: QConfig) -> FakeQuantize:
     """Of a parameter in the graph: a weight where it is multiplied as a matrix, else a range as it is now."""
+    weight: FakeQuantize = qconfig.weight()
+    if isinstance(weight, HalfQuantize):
+        return weight
     reader = next(iter(node.users))
     matrix = reader.target in _MATMULS and len(reader.args) > 1 and reader.args[1] is node
     if matrix and _attribute(model, node).dim() == 2:
-        weight: FakeQuantize = qconfig.weight()
         if weight.axis is not None:
             weight.axis = 1
         return weight
@@ -311,38 +293,59 @@ def _attribute(model: nn.Module, node: fx.Node) -> torch.Tensor:
     return found
 
 
-def _module_of(model: nn.Module, node: fx.Node) -> nn.Module | None:
-    return model.get_submodule(str(node.target)) if node.op == "call_module" else None
-
-
-def _role(model: nn.Module, node: fx.Node, choice: Choice, made: Preparation) -> Role:
-    role: Role | None
-    if node.op == "call_module":
-        module = model.get_submodule(str(node.target))
-        role = Role.PRODUCT if isinstance(module, QuantizedProduct) else MODULES.get(type(module))
+def _roles(model: nn.Module, graph: fx.Graph, choice: Choice, made: Preparation, halves: bool) -> dict[fx.Node, Role]:
+    """Of every node; why a call stays float is noted."""
+    roles: dict[fx.Node, Role] = {}
+    for node in graph.nodes:
+        roles[node] = Role.FLOAT
+        if not node.op.startswith("call") or node.target is require_default or _is_number(model, node):
+            continue
+        if node.target is operator.getitem and not _is_slice(node) and roles[node.all_input_nodes[0]] is Role.FLOAT:
+            continue  # one of several results or inputs: a source
+        role = _role_by_table(model, node)
+        if role is None and halves and node.target in HALVES:
+            role = Role.ARITHMETIC
         if choice.of_node(node) is None:
             made.left_float[node.name] = "excluded"
-            return Role.FLOAT
-        if role is None:
-            made.left_float[node.name] = f"{type(module).__name__} has no integer form"
-        return role or Role.FLOAT
-    if _is_number(node):
-        return Role.FLOAT
-    if node.op == "call_function":
-        role = FUNCTIONS.get(node.target)  # type: ignore[arg-type]
-    elif node.op == "call_method":
-        role = METHODS.get(str(node.target))
-    else:
-        return Role.FLOAT
-    if choice.of_node(node) is None:
-        made.left_float[node.name] = "excluded"
-        return Role.FLOAT
-    if node.target is functional.pad and _fill(node):
-        made.left_float[node.name] = f"pads with {_fill(node)}, which may be no level"
-        return Role.FLOAT
-    if role is None:
-        made.left_float[node.name] = f"{getattr(node.target, '__name__', node.target)} has no integer form"
-    return role or Role.FLOAT
+        elif node.target is functional.pad and _fill(node):
+            made.left_float[node.name] = f"pads with {_fill(node)}, which may be no level"
+        elif role is None:
+            made.left_float[node.name] = _why_float(model, node)
+        else:
+            roles[node] = role
+    return roles
+
+
+def _role_by_table(model: nn.Module, node: fx.Node) -> Role | None:
+    if node.op == "call_module":
+        module = model.get_submodule(str(node.target))
+        if isinstance(module, QuantizedProduct):
+            return Role.PRODUCT
+        if kind_of(module) is not None:
+            return None  # it has hooks
+        if isinstance(module, nn.Upsample):
+            return Role.MOVER if module.mode == "nearest" else Role.ARITHMETIC
+        return Role.MOVER if is_mover_in_evaluation(module) else MODULES.get(type(module))
+    if node.target is functional.interpolate:
+        mode = node.kwargs.get("mode", node.args[3] if len(node.args) > 3 else "nearest")
+        return Role.MOVER if mode == "nearest" else Role.ARITHMETIC
+    if node.op == "call_method":
+        return METHODS.get(str(node.target))
+    return FUNCTIONS.get(node.target)  # type: ignore[arg-type]
+
+
+def _why_float(model: nn.Module, node: fx.Node) -> str:
+    if node.op != "call_module":
+        return f"{getattr(node.target, '__name__', node.target)} has no integer form"
+    module = model.get_submodule(str(node.target))
+    if kind_of(module) is not None:
+        return f"{type(module).__name__} has hooks; for weight_norm take torch.nn.utils.parametrizations.weight_norm"
+    return f"{type(module).__name__} has no integer form"
+
+
+def _is_slice(node: fx.Node) -> bool:
+    """True for x[:, 0], False for pair[0] and features["pixels"]."""
+    return not isinstance(node.args[1], int | str)
 
 
 def _fill(node: fx.Node) -> Any:  # Any: a number of the traced code
@@ -356,7 +359,7 @@ def _tensor_inputs(model: nn.Module, node: fx.Node) -> list[fx.Node]:
         module = model.get_submodule(str(node.target))
         indices = isinstance(module, QuantizedProduct) and isinstance(module.product, nn.Embedding)
         return [] if indices else [a for a in node.args if isinstance(a, fx.Node)][:1]
-    return [n for n in node.all_input_nodes if not _is_number(n) and not _is_integer_buffer(model, n)]
+    return [n for n in node.all_input_nodes if not _is_number(model, n) and not _is_integer_buffer(model, n)]
 
 
 def _is_integer_buffer(model: nn.Module, node: fx.Node) -> bool:
@@ -364,8 +367,10 @@ def _is_integer_buffer(model: nn.Module, node: fx.Node) -> bool:
     return node.op == "get_attr" and not _attribute(model, node).is_floating_point()
 
 
-def _is_number(node: fx.Node) -> bool:
-    """True for sizes and what is computed of sizes alone."""
+def _is_number(model: nn.Module, node: fx.Node) -> bool:
+    """True for sizes, for what is computed of sizes alone, and for arguments that depend on the mode."""
+    if node.op == "call_module":
+        return isinstance(model.get_submodule(str(node.target)), ByMode)
     if node.op == "call_method":
         return node.target in ("size", "dim", "numel")
     if node.op != "call_function":
@@ -373,4 +378,4 @@ def _is_number(node: fx.Node) -> bool:
     if node.target is getattr and node.args[1] in ("shape", "ndim", "dtype", "device"):
         return True
     inputs = node.all_input_nodes
-    return bool(inputs) and all(_is_number(n) for n in inputs)
+    return bool(inputs) and all(_is_number(model, n) for n in inputs)

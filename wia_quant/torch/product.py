@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import parametrize
 
 from wia_quant.torch.fake_quantize import FakeQuantize
+from wia_quant.torch.half import HalfQuantize
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 _ConvNd = nn.modules.conv._ConvNd
@@ -46,6 +49,26 @@ CHANNEL_AXIS: Final[Mapping[type[nn.Module], int]] = MappingProxyType(
 )
 
 
+#: A BatchNorm that no product took in -> the product of one weight a channel that takes it in.
+POINTWISE: Final[Mapping[type[nn.Module], type[nn.Module]]] = MappingProxyType(
+    {nn.BatchNorm2d: nn.Conv2d, nn.BatchNorm3d: nn.Conv3d}
+)
+
+
+def kind_of(module: nn.Module) -> type[nn.Module] | None:
+    """The entry of ``CHANNEL_AXIS`` that ``module`` is of, parametrized (weight_norm) or not; None if of none."""
+    kind: type[nn.Module] = parametrize.type_before_parametrizations(module)
+    return kind if kind in CHANNEL_AXIS else None
+
+
+def pointwise_of_ones(bn: nn.Module) -> nn.Module:
+    """A convolution that changes nothing, to fold ``bn`` into, as ``folding/batchnorm.py`` does after training."""
+    n: int = bn.num_features  # type: ignore[assignment]
+    found = POINTWISE[type(bn)](n, n, 1, groups=n, bias=False).to(bn.get_buffer("running_var").device)
+    nn.init.ones_(found.get_parameter("weight"))
+    return found.requires_grad_(False).train(bn.training)
+
+
 class QuantizedProduct(nn.Module):
     """A product, its BatchNorm if one follows, and the fake quantizer of its weight.
 
@@ -71,6 +94,8 @@ class QuantizedProduct(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
+            if name.startswith("__"):
+                raise  # how Python treats an object is its own: a parametrized product has a __deepcopy__
             return getattr(super().__getattr__("product"), name)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -84,14 +109,10 @@ class QuantizedProduct(nn.Module):
         return self._multiply(x, weight, self.rounded(bias))
 
     def rounded(self, bias: torch.Tensor | None) -> torch.Tensor | None:
-        """``bias`` on the grid of the accumulator, equation (18), by the scales in force; the gradient passes."""
-        if bias is None or not self.input_quantizer or not self.weight_fake_quantize.quantizing:
-            return bias
-        (of_input,) = self.input_quantizer
-        if not of_input.quantizing:
-            return bias
-        nearest = round_bias(bias.detach(), of_input.scale, self.weight_fake_quantize.scale)
-        return bias + (nearest - bias.detach()) if bias.requires_grad else nearest
+        """``bias`` as the file has it, by the scales in force; the gradient passes."""
+        if bias is None:
+            return None
+        return self.weight_fake_quantize.rounded_bias(bias, *self.input_quantizer)
 
     def _forward_with_batch_statistics(self, x: torch.Tensor) -> torch.Tensor:
         # A constant of the step: multiplied in and divided out again, its gradients would cancel but for the rounding.
@@ -111,6 +132,8 @@ class QuantizedProduct(nn.Module):
         if self.bn is None:
             return self.product.weight, getattr(self.product, "bias", None)
         bn: Any = self.bn
+        if isinstance(self.weight_fake_quantize, HalfQuantize):
+            return self._folded_in_float64()
         # The order of torch's own fuse_conv_bn_weights: every flow folds to the same bits.
         spread = torch.rsqrt(bn.running_var + bn.eps)
         shift = -bn.running_mean if self.product.bias is None else self.product.bias - bn.running_mean
@@ -121,6 +144,19 @@ class QuantizedProduct(nn.Module):
             shift = shift + bn.bias
         return self.product.weight * self._along_channels(self._fold()), shift
 
+    def _folded_in_float64(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The bits of ``folding/affine.py``: rounded to float16, they are those of post-training quantization."""
+        bn: Any = self.bn
+        gamma = torch.ones_like(bn.running_var) if bn.weight is None else bn.weight
+        fold = gamma.double() / torch.sqrt(bn.running_var.double() + float(np.float32(bn.eps)))
+        shift = -bn.running_mean.double() * fold
+        if bn.bias is not None:
+            shift = bn.bias.double() + shift
+        if self.product.bias is not None:
+            shift = self.product.bias.double() * fold + shift
+        weight = self.product.weight
+        return (weight.double() * self._along_channels(fold)).to(weight.dtype), shift.to(weight.dtype)
+
     def _fold(self) -> torch.Tensor:
         bn: Any = self.bn
         fold = torch.rsqrt(bn.running_var + bn.eps)
@@ -128,7 +164,7 @@ class QuantizedProduct(nn.Module):
 
     def _along_channels(self, v: torch.Tensor) -> torch.Tensor:
         weight = self.product.weight
-        axis = CHANNEL_AXIS[type(self.product)]
+        axis = CHANNEL_AXIS[kind_of(self.product) or nn.Conv2d]
         if axis == 0:
             return v.reshape([-1] + [1] * (weight.dim() - 1))
         # ConvTranspose [in, out / groups, ...]: the output channel of (i, j) is group(i) * (out / groups) + j.
@@ -140,19 +176,11 @@ class QuantizedProduct(nn.Module):
         return multiply(self.product, x, weight, bias)
 
 
-def round_bias(bias: torch.Tensor, input_scale: torch.Tensor, weight_scale: torch.Tensor) -> torch.Tensor:
-    """What the int32 levels of a bias stand for, equation (18)."""
-    step = input_scale.double() * weight_scale.double()
-    if step.numel() not in (1, bias.numel()):  # a grouped transposed convolution: the groups share their scales
-        step = step.repeat(bias.numel() // step.numel())
-    return (bias / step).round_().mul_(step).to(bias.dtype)
-
-
 def multiply(product: nn.Module, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """What ``product`` computes, with another weight and bias."""
     p: Any = product
     if isinstance(product, _ConvTransposeNd):
-        f = _CONV_TRANSPOSE[type(product)]
+        f = _CONV_TRANSPOSE[parametrize.type_before_parametrizations(product)]
         return f(x, weight, bias, p.stride, p.padding, p.output_padding, p.groups, p.dilation)
     if isinstance(product, _ConvNd):
         return p._conv_forward(x, weight, bias)  # padding modes included

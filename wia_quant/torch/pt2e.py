@@ -24,11 +24,11 @@ from torch import fx, nn
 from torch.ao.quantization import QConfig
 
 from wia_quant.errors import ExportError, MissingExtraError, UsageError
-from wia_quant.torch.fake_quantize import FakeQuantize
+from wia_quant.torch.fake_quantize import FakeQuantize, round_bias
 from wia_quant.torch.freeze import FrozenQuantizer
+from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.observers import AbsMaxObserver, CurrentMinMaxObserver
 from wia_quant.torch.placement import Placement, place
-from wia_quant.torch.product import round_bias
 from wia_quant.torch.qconfig import get_default_qat_qconfig
 from wia_quant.torch.roles import ATEN, Role
 from wia_quant.torch.verify import arguments
@@ -57,6 +57,7 @@ except ImportError as _error:
 #: The axis of output channels of a weight, by operator; 0 for all others.
 _CHANNEL_AXIS: Final = {"conv_transpose1d": 1, "conv_transpose2d": 1, "conv_transpose3d": 1}
 _NORMALIZATIONS: Final = ("batch_norm",)
+_RANDOM: Final = ("bernoulli", "rand", "normal", "uniform")
 
 
 class Pt2eFakeQuantize(FakeQuantize, _pt2e.FakeQuantizeBase):  # type: ignore[misc]  # the base has no types
@@ -97,6 +98,8 @@ class WiaQuantizer(_quantizer.Quantizer):  # type: ignore[misc]  # as above
     ) -> None:
         super().__init__()
         self._qconfig = qconfig or get_default_qat_qconfig()
+        if isinstance(self._qconfig.weight(), HalfQuantize):
+            raise UsageError("torchao has no form of scheme 'fp16'; use wia_quant.torch.prepare_qat or prepare")
         self._exclude = tuple(exclude)
         self._calibrating = calibrating
 
@@ -209,6 +212,12 @@ def freeze_pt2e(prepared: fx.GraphModule) -> fx.GraphModule:
         ExportError: a program that torchao cannot convert.
     """
     program = copy.deepcopy(prepared)
+    for node in program.graph.nodes:
+        if _aten(node).startswith(_RANDOM):
+            raise ExportError(
+                f"the program draws random numbers ('{node.name}'), as stochastic depth does when it is captured in"
+                " training mode: capture model.eval(), or use prepare_qat, which knows training from evaluation"
+            )
     grids = {}
     for name, module in program.named_modules():
         if isinstance(module, FakeQuantize):

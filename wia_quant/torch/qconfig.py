@@ -19,6 +19,7 @@ from wia_quant.affine import INT4_NARROW, INT8, INT8_NARROW, INT16_SYMMETRIC, QT
 from wia_quant.calibrators import CALIBRATORS
 from wia_quant.errors import UsageError
 from wia_quant.torch.fake_quantize import FakeQuantize
+from wia_quant.torch.half import HalfQuantize, HalfWeight
 from wia_quant.torch.lsq import LearnedFakeQuantize
 from wia_quant.torch.observers import (
     AbsMaxObserver,
@@ -41,6 +42,9 @@ SCHEMES: Final[Mapping[str, tuple[QType, QType | None]]] = MappingProxyType(
     }
 )
 
+#: The scheme of float16: rounding instead of grids.
+HALF: Final = "fp16"
+
 #: How the range of an activation is chosen: those of post-training quantization, and torch's word for one of them.
 OBSERVERS: Final[Mapping[str, Callable[[], Observer]]] = MappingProxyType(
     {
@@ -58,8 +62,8 @@ def get_qconfig(
     """A qconfig by its parts.
 
     Args:
-        scheme: a name of ``SCHEMES``: bits of weights and of activations. Weights of 4 bits are levels -7..7, one
-            scale a channel.
+        scheme: a name of ``SCHEMES``: bits of weights and of activations, weights of 4 bits being levels -7..7, one
+            scale a channel; or "fp16", which has no ranges, so that nothing else is to be chosen.
         observer: a name of ``OBSERVERS``.
         per_channel: one scale for each output channel of a weight; else one for all.
         learned: scales are parameters after ``start_learning(model)`` (LSQ).
@@ -67,8 +71,12 @@ def get_qconfig(
     Raises:
         UsageError: an unknown name.
     """
+    if scheme == HALF:
+        if learned:
+            raise UsageError("scheme 'fp16' has no scales to learn; leave out learned=True")
+        return QConfig(activation=HalfQuantize.with_args(), weight=HalfWeight.with_args())
     if scheme not in SCHEMES:
-        raise UsageError(f"unknown scheme {scheme!r}; there are {', '.join(SCHEMES)}")
+        raise UsageError(f"unknown scheme {scheme!r}; there are {', '.join((*SCHEMES, HALF))}")
     if observer not in OBSERVERS:
         raise UsageError(f"unknown observer {observer!r}; there are {', '.join(OBSERVERS)}")
     weight, activation = SCHEMES[scheme]
