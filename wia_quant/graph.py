@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -348,6 +349,11 @@ def read_proto(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
         proto = onnx.ModelProto()
         proto.CopyFrom(source)
         label = "the model"
+    elif not isinstance(source, str | os.PathLike | bytes):
+        what = f"the class {source.__name__}" if isinstance(source, type) else f"a {type(source).__name__}"
+        raise ModelError(
+            f"{what} is no model: give a file's path, its bytes, an onnx.ModelProto, a torch.nn.Module or a Keras model"
+        )
     elif isinstance(source, bytes):
         proto, label = _parse(source, "the model"), "the model"
     else:

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import wia_quant
 import wia_quant.torch as wia
 from tests.torch.nets import NETS, Mobile, Residual, picture
 from wia_quant.affine import range_of
+from wia_quant.digest import graph_digest
 from wia_quant.errors import CalibrationError, UsageError
+from wia_quant.quantizer import quantize_with_ranges
+from wia_quant.torch.export import float_onnx
 
 
 @pytest.mark.parametrize("name", ["residual", "mobile", "attention"])
@@ -85,3 +89,25 @@ def test_ranges_and_scales_are_logged_as_they_move() -> None:
     assert {"wia/stem.weight_fake_quantize/scale_max", "wia/x/lo", "wia/x/hi", "wia/x/scale"} <= tags
     assert [step for step, _ in writer.scalars["wia/x/lo"]] == [0, 2]
     assert all(value < 0 for _, value in writer.scalars["wia/x/lo"])
+
+
+class Classifier(nn.Module):
+    """Words, their places, a hidden layer, a head for each word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(300, 32)
+        self.places = nn.Parameter(torch.randn(6, 32) * 0.1)
+        self.hidden, self.head = nn.Linear(32, 48), nn.Linear(48, 16)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.hidden(self.words(ids) + self.places)))
+
+
+def test_an_embedding_is_int8_rows_and_nothing_else_as_after_training() -> None:
+    net, batches = Classifier().eval(), [(torch.randint(0, 300, (4, 6)),) for _ in range(2)]
+    table = wia_quant.quantize(net, data=batches).table
+    after_training = quantize_with_ranges(float_onnx(net, batches[0]), table.ranges)
+    exported = wia.export(wia.from_calibration(net, table, batches[0]).eval(), batches[0], verify=True)
+    assert graph_digest(exported.model) == graph_digest(after_training.model)
+    assert exported.differences[0].share <= 0.01

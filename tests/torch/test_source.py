@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +20,7 @@ import wia_quant
 from tests.torch.nets import Residual, Two, picture
 from wia_quant import frameworks
 from wia_quant.cli.app import invoke
-from wia_quant.errors import DataError, ExportError
+from wia_quant.errors import DataError, ExportError, WiaError
 from wia_quant.rules import Severity, check_model
 from wia_quant.torch import prepare_qat
 
@@ -81,6 +83,69 @@ def test_batches_may_be_dicts_by_argument_name() -> None:
 def test_an_iterator_that_can_be_read_once_is_an_error_that_says_what_to_give() -> None:
     with pytest.raises(DataError, match="give a DataLoader or a list"):
         wia_quant.quantize(Residual(), data=iter([picture()]))
+
+
+def halves() -> nn.Module:
+    return nn.Sequential(nn.Linear(32, 16)).half()
+
+
+def without_values() -> nn.Module:
+    return nn.Sequential(nn.Linear(32, 16, device="meta"))
+
+
+def script() -> nn.Module:
+    return torch.jit.trace(nn.Linear(32, 16), torch.randn(2, 32))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Residual, "Residual is no model"),
+        (lambda: Residual().state_dict(), "a OrderedDict is no model"),
+        (halves, r"'0.weight' is float16; .* call model.float\(\)"),
+        (without_values, "on the device 'meta' and has no values"),
+        (script, "is TorchScript, .* give the torch.nn.Module"),
+    ],
+)
+def test_what_is_no_float32_module_is_said_in_one_line(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(WiaError, match=message) as raised:
+        wia_quant.quantize(make(), data=[torch.randn(4, 32)])
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([], "data gives no batch"),
+        ([torch.randn(4, 31)], r"does not run on its example inputs, \[4, 31\] float32: .* must be what its forward"),
+        ([torch.randn(4, 32).double()], r"\[4, 32\] float64: .* in float32"),
+        ([(torch.zeros(4, dtype=torch.int64), torch.randn(4, 32))], r"\[4\] int64"),
+        ([{"image": torch.randn(4, 32)}], "batches have image, but Sequential takes input"),
+        ([["a", "b"]], "a batch holds a str"),
+        ([(None, torch.randn(4, 32))], "a batch holds a NoneType"),
+    ],
+)
+def test_batches_that_do_not_fit_are_said_in_one_line(batches: list[Any], message: str) -> None:
+    with pytest.raises(WiaError, match=message) as raised:
+        wia_quant.quantize(nn.Sequential(nn.Linear(32, 16)), data=batches)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda: prepare_qat(Residual), r"Residual is a class; give a model made of it, such as Residual\(\)"),
+        (lambda: prepare_qat(halves()), "is float16"),
+        (
+            lambda: prepare_qat(Residual(), qconfig="wia"),
+            "'wia' is no qconfig of wia_quant; take get",
+        ),
+        (lambda: prepare_qat(Residual(), qconfig=torch.ao.quantization.default_qconfig), "is no qconfig of wia_quant"),
+    ],
+)
+def test_a_mistake_in_preparing_is_said_in_one_line(prepare: Callable[[], Any], message: str) -> None:
+    with pytest.raises(WiaError, match=message):
+        prepare()
 
 
 @pytest.mark.parametrize("data", [None, "pictures/", 3])

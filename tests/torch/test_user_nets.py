@@ -79,5 +79,5 @@ def test_a_net_of_a_user_trains_and_its_file_computes_what_was_trained(name: str
     prepared = wia.prepare_qat(make().train())
     train(prepared, [batch() for _ in range(3)])
     assert_the_file_computes_what_was_trained(prepared, batch())
-    left = {reason.split()[0] for reason in prepared.wia_preparation.left_float.values()}
-    assert left <= FLOAT.get(name, set())
+    left = set(prepared.wia_preparation.left_float.values()) - {"no integers reach it"}
+    assert {reason.split()[0] for reason in left} <= FLOAT.get(name, set())

@@ -31,6 +31,7 @@ from wia_quant.torch.freeze import freeze
 from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.marker import translations
 from wia_quant.torch.qconfig import HALF, SCHEMES
+from wia_quant.torch.usable import require_model, run_once
 from wia_quant.torch.verify import Difference, arguments, compare
 from wia_quant.trained import export_trained
 
@@ -84,6 +85,7 @@ def export(
         CalibrationError: a fake quantizer that saw no data.
         ExportError: torch cannot export the model; names the operator or module.
     """
+    require_model(model)
     if not any(isinstance(module, FakeQuantize) for module in model.modules()):
         raise ExportError(f"{type(model).__name__} has no fake quantizers; call prepare_qat or prepare on it first")
     frozen = _frozen(model)
@@ -178,6 +180,7 @@ def to_onnx(
 
 def float_onnx(model: nn.Module, example: Any) -> onnx.ModelProto:
     """A float model in evaluation mode as ONNX; the model is left as it is."""
+    require_model(model)
     modes = {module: module.training for module in model.modules()}
     try:
         return to_onnx(model.eval(), example)
@@ -215,8 +218,7 @@ def _quiet() -> Any:
 
 def _register_dataclasses(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """torch.export wants to be told of a dataclass that a model returns: those that this one does."""
-    with torch.no_grad():
-        waiting = [model(*args, **kwargs)]
+    waiting = [run_once(model, args, kwargs)]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Mapping):

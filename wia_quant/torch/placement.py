@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
+import torch
 from torch import fx
 
-from wia_quant.torch.roles import Role
+from wia_quant.torch.roles import MATRIX_PRODUCTS, Role
 
 
 class Groups:
@@ -35,7 +37,7 @@ class Placement:
     """What ``place`` found.
 
     Attributes:
-        roles: node -> its role.
+        roles: node -> its role; float where no integers reach it.
         wanted: the nodes whose values are quantized, in the order of the graph.
         groups: which of them share one quantizer.
     """
@@ -50,8 +52,11 @@ class Placement:
 
     def readers(self, node: fx.Node) -> list[fx.Node]:
         """Who reads the quantized value: all, but float operators read the reals of a float source."""
-        from_float = self.roles[node] is Role.FLOAT
-        return [u for u in node.users if not (from_float and self.roles[u] is Role.FLOAT)]
+        return [u for u in node.users if not (self.makes_reals(node) and self.roles[u] is Role.FLOAT)]
+
+    def makes_reals(self, node: fx.Node) -> bool:
+        """Whether its value is also read as it is."""
+        return self.roles[node] in _FLOAT
 
 
 def place(
@@ -68,23 +73,53 @@ def place(
         roles: of all its nodes.
         inputs_of: the inputs that hold reals.
         absorbed: products whose values only a normalization sees that is folded into them; they have none of their own.
-        halves: float16 instead of integers: movers compute in it too, and so does what only leads to outputs.
+        halves: float16 instead of integers: every value of an operator that computes in it, as its size counts.
     """
+    if halves:
+        roles = {node: Role.PRODUCT if role is Role.LOOKUP else role for node, role in roles.items()}
+    else:
+        roles = _settled(roles, inputs_of)
     groups, wanted = Groups(), set[fx.Node]()
     for node, role in roles.items():
-        if role is Role.FLOAT or (role is Role.MOVER and not halves):
+        if role in _FLOAT or (role is Role.MOVER and not halves):
             continue
         inputs = inputs_of(node)
-        if not (role is Role.CLIP and _is_fused(node, roles)):
+        if halves or not (role is Role.CLIP and _is_fused(node, roles)):
             wanted.update(grid_of(n, roles) for n in inputs)
         if role is Role.MOVER:
             continue
         if role is Role.CONCAT and not halves:
             for n in inputs:
                 groups.join(grid_of(n, roles), node)
-        if node not in absorbed and not _is_bounded(node, roles) and (halves or not _is_output(node, roles)):
+        if halves or not (node in absorbed or _is_bounded(node, roles) or _is_output(node, roles)):
             wanted.add(node)
     return Placement(roles, tuple(n for n in graph.nodes if n in wanted), groups)
+
+
+#: The roles of what makes reals.
+_FLOAT: Final = (Role.FLOAT, Role.LOOKUP)
+
+
+def _settled(roles: Mapping[fx.Node, Role], inputs_of: Callable[[fx.Node], list[fx.Node]]) -> dict[fx.Node, Role]:
+    """Float is also what no integers reach: quantizing for an elementwise operator alone costs more than it saves."""
+    products = [n for n, role in roles.items() if role is Role.PRODUCT or is_matrix_product(n)]
+    read_by_products = {n for product in products for n in inputs_of(product)}
+    found = dict(roles)
+    for node, role in roles.items():
+        if role in (Role.FLOAT, Role.LOOKUP, Role.PRODUCT, Role.MOVER) or is_matrix_product(node):
+            continue
+        inputs = [n for n in inputs_of(node) if n.op != "get_attr"]
+        if inputs and not any(n in read_by_products or found[n] not in _FLOAT for n in inputs):
+            found[node] = Role.FLOAT
+    return found
+
+
+def is_matrix_product(node: fx.Node) -> bool:
+    """Of two tensors that the graph makes, or of one and a parameter."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        target = str(target._schema.name).rpartition("::")[2]
+    return node.op in ("call_function", "call_method") and target in MATRIX_PRODUCTS
 
 
 def grid_of(node: fx.Node, roles: Mapping[fx.Node, Role]) -> fx.Node:

@@ -22,16 +22,18 @@ from torch.ao.quantization import QConfig, QConfigMapping
 from torch.nn import functional
 
 from wia_quant.errors import UsageError
+from wia_quant.policy import SMALL_EMBEDDING
 from wia_quant.torch.choice import Choice, by_attributes, by_mapping
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.functional_products import modularize
 from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.observers import CurrentMinMaxObserver
-from wia_quant.torch.placement import place
+from wia_quant.torch.placement import is_matrix_product, place
 from wia_quant.torch.product import CHANNEL_AXIS, POINTWISE, BatchNorm, QuantizedProduct, kind_of, pointwise_of_ones
 from wia_quant.torch.qconfig import get_default_qat_qconfig, get_default_qconfig, get_qconfig
 from wia_quant.torch.roles import FUNCTIONS, HALVES, METHODS, MODULES, Role
 from wia_quant.torch.trace import ByMode, PrepareError, is_mover_in_evaluation, require_default, trace
+from wia_quant.torch.usable import require_model
 
 #: The submodule that holds the activations' fake quantizers.
 QUANTIZERS: Final = "wia_activation_quantizers"
@@ -72,7 +74,8 @@ def prepare_qat(
         PrepareError: the model cannot be traced, or is prepared already.
         UsageError: a name of ``exclude`` is no submodule.
     """
-    chosen = qconfig or getattr(model, "qconfig", None) or get_default_qat_qconfig()
+    require_model(model)
+    chosen = _ours(qconfig or getattr(model, "qconfig", None) or get_default_qat_qconfig())
     return _prepare(model if inplace else copy.deepcopy(model), by_attributes(model, chosen, exclude), example)
 
 
@@ -88,7 +91,8 @@ def prepare(
 
     Activations pass unchanged while they are observed. Arguments and errors as ``prepare_qat``.
     """
-    chosen = qconfig or getattr(model, "qconfig", None) or get_default_qconfig()
+    require_model(model)
+    chosen = _ours(qconfig or getattr(model, "qconfig", None) or get_default_qconfig())
     choice = by_attributes(model, chosen, exclude)
     return _calibrating(_prepare((model if inplace else copy.deepcopy(model)).eval(), choice, example))
 
@@ -112,6 +116,7 @@ def prepare_qat_fx(
     for value in (*args, *kwargs.values()):
         if value is not None:
             raise UsageError("custom and backend configs of torch.ao are not understood; use the mapping alone")
+    require_model(model)
     own = _prepare(copy.deepcopy(model), by_mapping(model, qconfig_mapping), example_inputs)
     found = fx.GraphModule(own, own.wia_graph, type(model).__name__)  # type: ignore[arg-type]
     found.wia_preparation = own.wia_preparation
@@ -135,6 +140,15 @@ def quantize_weights(model: nn.Module, *, scheme: str = "w8", exclude: Iterable[
         if isinstance(module, QuantizedProduct):
             module.weight_fake_quantize(module.folded()[0].detach())
     return convert(prepared, inplace=True)
+
+
+def _ours(qconfig: Any) -> QConfig:
+    """``qconfig``, which must be one of this package."""
+    if isinstance(qconfig, QConfig) and isinstance(qconfig.weight(), FakeQuantize):
+        return qconfig
+    raise UsageError(
+        f"{qconfig!r:.60} is no qconfig of wia_quant; take get_default_qat_qconfig('wia') or get_qconfig(...)"
+    )
 
 
 def _calibrating(prepared: nn.Module) -> nn.Module:
@@ -177,13 +191,14 @@ def _prepare(model: nn.Module, choice: Choice, example: Any = None) -> nn.Module
 
 def _fuse_products(model: nn.Module, graph: fx.Graph, choice: Choice) -> None:
     modules = dict(model.named_modules())
+    halves = isinstance(choice.default.activation(), HalfQuantize)
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     for node in list(graph.nodes):
         product = model.get_submodule(str(node.target)) if node.op == "call_module" else None
         qconfig = choice.of_module(str(node.target))
         if product is None or isinstance(product, QuantizedProduct) or kind_of(product) is None or qconfig is None:
             continue
-        if _has_hooks(product):
+        if _has_hooks(product) or (_is_small_table(product) and not halves):
             continue
         bn_node = next(iter(node.users)) if len(node.users) == 1 and calls[node.target] == 1 else None
         bn = modules.get(str(bn_node.target)) if bn_node is not None and calls[bn_node.target] == 1 else None
@@ -194,9 +209,14 @@ def _fuse_products(model: nn.Module, graph: fx.Graph, choice: Choice) -> None:
             _set_module(model, str(bn_node.target), nn.Identity())
             bn_node.replace_all_uses_with(node)
             graph.erase_node(bn_node)
+    behind_float = {
+        node.target
+        for node in graph.nodes
+        if node.op == "call_module" and node.args and _is_float_product(model, node.args[0])
+    }
     for path, n in calls.items():
         norm, qconfig = modules[path], choice.of_module(path)
-        left = _is_foldable(norm) and model.get_submodule(path) is norm
+        left = _is_foldable(norm) and model.get_submodule(path) is norm and path not in behind_float
         if left and type(norm) in POINTWISE and n == 1 and qconfig is not None:
             _set_product(model, path, pointwise_of_ones(norm), norm, qconfig)
 
@@ -205,9 +225,21 @@ def _is_foldable(module: nn.Module | None) -> bool:
     return isinstance(module, BatchNorm) and module.track_running_stats
 
 
+def _is_float_product(model: nn.Module, node: Any) -> bool:
+    """Whether it is a product that stays float; a BatchNorm behind it is folded into it in the file."""
+    if not (isinstance(node, fx.Node) and node.op == "call_module"):
+        return False
+    module = model.get_submodule(str(node.target))
+    return kind_of(module) is not None and not isinstance(module, QuantizedProduct)
+
+
 def _has_hooks(product: nn.Module) -> bool:
     """True where calling the module does more than its product, as the older ``weight_norm``'s hook does."""
     return bool(product._forward_pre_hooks or product._forward_hooks)
+
+
+def _is_small_table(product: nn.Module) -> bool:
+    return isinstance(product, nn.Embedding) and product.weight.numel() < SMALL_EMBEDDING
 
 
 def _set_product(model: nn.Module, path: str, product: nn.Module, bn: nn.Module | None, qconfig: QConfig) -> None:
@@ -225,10 +257,12 @@ def _set_module(model: nn.Module, path: str, module: nn.Module) -> None:
 def _insert_quantizers(model: nn.Module, graph: fx.Graph, choice: Choice, made: Preparation) -> None:
     halves = isinstance(choice.default.activation(), HalfQuantize)
     roles = _roles(model, graph, choice, made, halves)
-    made.quantized.update(
-        {n.name: role.name.lower() for n, role in roles.items() if role not in (Role.FLOAT, Role.MOVER)}
-    )
     placement = place(graph, roles, lambda node: _tensor_inputs(model, node), halves=halves)
+    for node, role in placement.roles.items():
+        if role not in (Role.FLOAT, Role.MOVER):
+            made.quantized[node.name] = role.name.lower()
+        elif role is not roles[node]:
+            made.left_float[node.name] = "no integers reach it"
     holder = nn.ModuleDict()
     model.add_module(QUANTIZERS, holder)
     for node in placement.wanted:
@@ -252,8 +286,7 @@ def _insert_quantizers(model: nn.Module, graph: fx.Graph, choice: Choice, made: 
 def _tell_input_quantizer(model: nn.Module, node: fx.Node, roles: Mapping[fx.Node, Role]) -> None:
     """A product learns which fake quantizer its input passed, unless it is called with several."""
     product = model.get_submodule(str(node.target))
-    if not isinstance(product, QuantizedProduct) or isinstance(product.product, nn.Embedding):
-        return
+    assert isinstance(product, QuantizedProduct)
     found = _quantizer_before(model, node, roles)
     calls = [n for n in node.graph.nodes if n.op == "call_module" and n.target == node.target]
     if found is not None and all(_quantizer_before(model, n, roles) is found for n in calls):
@@ -275,16 +308,12 @@ def _constant_quantizer(model: nn.Module, node: fx.Node, qconfig: QConfig) -> Fa
     if isinstance(weight, HalfQuantize):
         return weight
     reader = next(iter(node.users))
-    matrix = reader.target in _MATMULS and len(reader.args) > 1 and reader.args[1] is node
+    matrix = is_matrix_product(reader) and len(reader.args) > 1 and reader.args[1] is node
     if matrix and _attribute(model, node).dim() == 2:
         if weight.axis is not None:
             weight.axis = 1
         return weight
     return FakeQuantize(CurrentMinMaxObserver, qconfig.activation().qtype)
-
-
-#: Functions and methods whose second operand is a matrix of weights when it is a parameter.
-_MATMULS: Final = frozenset({operator.matmul, torch.matmul, "matmul"})
 
 
 def _attribute(model: nn.Module, node: fx.Node) -> torch.Tensor:
@@ -320,9 +349,9 @@ def _role_by_table(model: nn.Module, node: fx.Node) -> Role | None:
     if node.op == "call_module":
         module = model.get_submodule(str(node.target))
         if isinstance(module, QuantizedProduct):
-            return Role.PRODUCT
+            return MODULES[kind_of(module.product) or nn.Conv2d]
         if kind_of(module) is not None:
-            return None  # it has hooks
+            return None  # _why_float knows
         if isinstance(module, nn.Upsample):
             return Role.MOVER if module.mode == "nearest" else Role.ARITHMETIC
         return Role.MOVER if is_mover_in_evaluation(module) else MODULES.get(type(module))
@@ -338,6 +367,8 @@ def _why_float(model: nn.Module, node: fx.Node) -> str:
     if node.op != "call_module":
         return f"{getattr(node.target, '__name__', node.target)} has no integer form"
     module = model.get_submodule(str(node.target))
+    if _is_small_table(module):
+        return f"a table of fewer than {SMALL_EMBEDDING} values is not worth quantizing"
     if kind_of(module) is not None:
         return f"{type(module).__name__} has hooks; for weight_norm take torch.nn.utils.parametrizations.weight_norm"
     return f"{type(module).__name__} has no integer form"

@@ -24,11 +24,12 @@ from torch import fx, nn
 from torch.ao.quantization import QConfig
 
 from wia_quant.errors import ExportError, MissingExtraError, UsageError
+from wia_quant.policy import SMALL_EMBEDDING
 from wia_quant.torch.fake_quantize import FakeQuantize, round_bias
 from wia_quant.torch.freeze import FrozenQuantizer
 from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.observers import AbsMaxObserver, CurrentMinMaxObserver
-from wia_quant.torch.placement import Placement, place
+from wia_quant.torch.placement import Placement, is_matrix_product, place
 from wia_quant.torch.qconfig import get_default_qat_qconfig
 from wia_quant.torch.roles import ATEN, Role
 from wia_quant.torch.verify import arguments
@@ -136,10 +137,10 @@ class WiaQuantizer(_quantizer.Quantizer):  # type: ignore[misc]  # as above
 
     def _annotate_weights(self, roles: dict[fx.Node, Role]) -> None:
         for node, role in roles.items():
-            if role is not Role.PRODUCT or _aten(node) in _NORMALIZATIONS:
+            if role not in (Role.PRODUCT, Role.LOOKUP) or _aten(node) in _NORMALIZATIONS:
                 continue
-            weight = node.args[0] if _aten(node) == "embedding" else node.args[1]
-            if isinstance(weight, fx.Node):
+            weight = node.args[0] if role is Role.LOOKUP else node.args[1]
+            if isinstance(weight, fx.Node) and not (role is Role.LOOKUP and _is_small(weight)):
                 axis = _CHANNEL_AXIS.get(_aten(node), 0)
                 for value in _inputs(node):
                     _annotation(node).input_qspec_map[value] = (
@@ -169,12 +170,12 @@ class WiaQuantizer(_quantizer.Quantizer):  # type: ignore[misc]  # as above
         order = {node: n for n, node in enumerate(model.graph.nodes)}
         for node in placement.wanted:
             readers = sorted((u for u in placement.readers(node) if u.op != "output"), key=order.__getitem__)
-            from_float = placement.roles[node] is Role.FLOAT
+            from_float = placement.makes_reals(node)
             group = placement.groups.find(node)
             make = self._activation
             if node.op == "get_attr":
                 reader = readers[0]
-                if _aten(reader) == "matmul" and reader.args[1] is node and node.meta["val"].dim() == 2:
+                if is_matrix_product(reader) and reader.args[1] is node and node.meta["val"].dim() == 2:
                     spec = _spec(lambda: self._weight(1))
                 else:
                     spec = _spec(self._constant)
@@ -342,6 +343,11 @@ def _inputs(node: fx.Node) -> list[fx.Node]:
     if ATEN.get(_aten(node)) is Role.PRODUCT:
         return [node.all_input_nodes[0]]
     return [n for n in node.all_input_nodes if _is_real(n)]
+
+
+def _is_small(table: fx.Node) -> bool:
+    """Whether a table of rows is not worth quantizing."""
+    return bool(table.meta["val"].numel() < SMALL_EMBEDDING)
 
 
 def _is_real(node: fx.Node) -> bool:

@@ -18,6 +18,7 @@ class Role(Enum):
     """What a node does to the grids of its tensors."""
 
     PRODUCT = "multiplies by a weight: input quantized, output quantized"
+    LOOKUP = "rows of an integer table: each row has its scale, so that the output has none"
     ARITHMETIC = "integers in, integers out, a scale of its own"
     CONCAT = "all inputs and the output share one scale"
     CLIP = "monotone: no quantizer between it and a product or a sum before it"
@@ -35,7 +36,7 @@ MODULES: Final[Mapping[type[nn.Module], Role]] = MappingProxyType(
         nn.ConvTranspose2d: Role.PRODUCT,
         nn.ConvTranspose3d: Role.PRODUCT,
         nn.Linear: Role.PRODUCT,
-        nn.Embedding: Role.PRODUCT,
+        nn.Embedding: Role.LOOKUP,
         nn.ReLU: Role.CLIP,
         nn.ReLU6: Role.CLIP,
         nn.Hardtanh: Role.CLIP,
@@ -171,6 +172,11 @@ METHODS: Final[Mapping[str, Role]] = MappingProxyType(
     }
 )
 
+#: Products of two activations.
+MATRIX_PRODUCTS: Final[frozenset[Callable[..., Any] | str]] = frozenset(
+    {operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"}
+)
+
 #: Further functions that compute in float16 where float16 is the scheme; they have no integers of their own.
 HALVES: Final[frozenset[Callable[..., Any] | str]] = frozenset(
     {operator.truediv, torch.div, "div", operator.neg, torch.neg, torch.abs, "abs", torch.einsum, "clamp", torch.clamp}
@@ -186,7 +192,7 @@ ATEN: Final[Mapping[str, Role]] = MappingProxyType(
         "conv_transpose2d": Role.PRODUCT,
         "conv_transpose3d": Role.PRODUCT,
         "linear": Role.PRODUCT,
-        "embedding": Role.PRODUCT,
+        "embedding": Role.LOOKUP,
         "add": Role.ARITHMETIC,
         "add_": Role.ARITHMETIC,
         "sub": Role.ARITHMETIC,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import os
@@ -16,8 +17,10 @@ import torch
 from torch import nn
 
 from wia_quant.errors import DataError, ExportError, ModelError, UsageError
+from wia_quant.torch.culprit import reason_of
 from wia_quant.torch.export import export, float_onnx
 from wia_quant.torch.fake_quantize import FakeQuantize
+from wia_quant.torch.usable import require_model
 
 #: Rows of an example that stands for data which only tells one shape.
 _ROWS = 2
@@ -35,10 +38,13 @@ def model_to_onnx(model: nn.Module, data: object) -> onnx.ModelProto:
         DataError: no first batch to take the shapes of.
         ExportError: torch cannot export the model, or the model is prepared for training already.
     """
+    require_model(model)
     if _is_prepared(model):
         raise ExportError(
             f"{type(model).__name__} has fake quantizers: it is quantized already; wia_quant.torch.export writes it"
         )
+    if any(t.device.type != "cpu" for t in (*model.parameters(), *model.buffers())):
+        model = copy.deepcopy(model).cpu()  # batches are read on the CPU, too
     return float_onnx(model, _example(model, data))
 
 
@@ -86,7 +92,13 @@ def _example(model: nn.Module, data: object) -> Any:
         raise DataError("data gives no batch")
     if isinstance(first, Mapping):
         names = inspect.signature(model.forward).parameters
-        return {name: _tensor(value) for name, value in first.items() if name in names}
+        found = {name: _tensor(value) for name, value in first.items() if name in names}
+        if not found:
+            raise DataError(
+                f"batches have {', '.join(map(str, first))}, but {type(model).__name__} takes {', '.join(names)}:"
+                " name them by its arguments, or give tuples"
+            )
+        return found
     if isinstance(first, tuple | list):
         return tuple(_tensor(value) for value in first[: _n_arguments(model)])
     return _tensor(first)
@@ -100,7 +112,12 @@ def _n_arguments(model: nn.Module) -> int:
 
 
 def _tensor(value: Any) -> torch.Tensor:
-    return value if isinstance(value, torch.Tensor) else torch.as_tensor(np.asarray(value))
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    try:
+        return torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError):
+        raise DataError(f"a batch holds a {type(value).__name__}; tensors or arrays of numbers are needed") from None
 
 
 def _made(what: str) -> Any:
@@ -113,7 +130,7 @@ def _made(what: str) -> Any:
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:  # whatever the user's module raises
-        raise ModelError(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ModelError(f"{module_name} cannot be imported: {type(error).__name__}: {reason_of(error)}") from error
     for name in path.split("."):
         if not hasattr(found, name):
             raise ModelError(f"{module_name} has no '{path}'")
@@ -125,7 +142,7 @@ def _made(what: str) -> Any:
     try:
         return found()
     except Exception as error:  # as above
-        raise ModelError(f"{what}() failed: {type(error).__name__}: {error}") from error
+        raise ModelError(f"{what}() failed: {type(error).__name__}: {reason_of(error)}") from error
 
 
 def _random(text: str) -> torch.Tensor:

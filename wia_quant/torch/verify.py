@@ -99,7 +99,11 @@ def _difference(name: str, got: np.ndarray[Any, Any], wanted: np.ndarray[Any, An
 
 
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """An example as positional and named arguments: a dict names them, a tuple or list is all of them."""
+    """An example as positional and named arguments: a dict names them, a tuple or list is all of them.
+
+    Arrays become tensors.
+    """
+    example = pytree.tree_map(lambda v: torch.as_tensor(v) if isinstance(v, np.ndarray) else v, example)
     if isinstance(example, Mapping):
         return (), dict(example)
     return (tuple(example) if isinstance(example, tuple | list) else (example,)), {}

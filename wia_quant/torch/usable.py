@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes with a model or its inputs, said before torch fails deep inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from wia_quant.errors import UsageError
+from wia_quant.torch.culprit import reason_of
+
+
+def require_model(model: Any) -> None:
+    """Nothing, for a module of float32 parameters.
+
+    Raises:
+        UsageError: a class, TorchScript, another type of parameters, or none yet; says what to give instead.
+    """
+    kind = type(model).__name__
+    if isinstance(model, type):
+        raise UsageError(f"{model.__name__} is a class; give a model made of it, such as {model.__name__}()")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError(f"{kind} is TorchScript, which is not looked into; give the torch.nn.Module it was made of")
+    if isinstance(model, torch.export.ExportedProgram):
+        raise UsageError("an ExportedProgram was given; give the torch.nn.Module it was made of, or program.module()")
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"a torch.nn.Module is needed, not a {kind}")
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if value.is_meta:
+            raise UsageError(f"parameter '{name}' is on the device 'meta' and has no values; load them first")
+        if value.is_floating_point() and value.dtype != torch.float32:
+            dtype = str(value.dtype).removeprefix("torch.")
+            raise UsageError(f"parameter '{name}' is {dtype}; quantization starts from float32: call model.float()")
+
+
+def run_once(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the model gives for its example inputs.
+
+    Raises:
+        UsageError: it does not run on them.
+    """
+    try:
+        with torch.no_grad():
+            return model(*args, **kwargs)
+    except UsageError:
+        raise
+    except Exception as error:  # whatever the user's forward raises
+        given = ", ".join(
+            f"{list(t.shape)} {str(t.dtype).removeprefix('torch.')}"
+            for t in pytree.tree_leaves((args, kwargs))
+            if isinstance(t, torch.Tensor)
+        )
+        named = f" for {', '.join(kwargs)}" if kwargs else ""
+        raise UsageError(
+            f"{type(model).__name__} does not run on its example inputs, {given or 'no tensors'}{named}:"
+            f" {reason_of(error)}; they must be what its forward takes, in float32 and on its device"
+        ) from error
