@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.torch_steps import operator_by_operator
 from tests.torch.nets import NETS, Mobile, Residual, outputs, picture, train
 from wia_quant.affine import INT8, INT16_SYMMETRIC
 from wia_quant.errors import CalibrationError, ExportError
@@ -84,6 +85,18 @@ def test_differences_are_told_in_steps_of_the_output_or_of_int8_on_its_range() -
     assert logits.step == pytest.approx((hi - lo) / 255)
     assert logits.steps == logits.largest / logits.step < 1
     assert " steps" in str(logits)
+
+
+@pytest.mark.parametrize("name", ["residual", "mobile", "branches"])
+def test_every_quantized_value_of_the_file_is_within_a_step_of_torchs_operator_on_the_same_levels(name: str) -> None:
+    make, batch = NETS[name]
+    prepared = prepare_qat(make())
+    train(prepared, [batch() for _ in range(6)])
+    found = operator_by_operator(prepared.eval(), torch.cat([batch()[0] for _ in range(20)]), batch=20)
+    assert found.values > 10_000
+    assert found.largest <= 1
+    assert found.differing <= 1e-4 * found.values
+    assert found.of_logits < 0.01
 
 
 @pytest.mark.parametrize("name", NETS)
