@@ -82,6 +82,14 @@ def pair(kind: str, options: str, like: float) -> Callable[[np.random.Generator]
     return of
 
 
+def plus_a_number(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
+    """As a hard sigmoid begins: halves are common where the grid of the sum has twice the scale."""
+    x = T((1, 256), "int8", *grid(rng))
+    number = T((), "int8", 3 / 255, -128, np.array(127))
+    y = T((1, 256), "int8", 2 * x.scale, -20)
+    return make("ADD", "AddOptions", {}, [x, number], y), [ALL.reshape(1, 256)]
+
+
 def single(
     kind: str, options: str | None, like: float = 0.02, version: int = 2, **values: Any
 ) -> Callable[[np.random.Generator], tuple[bytes, list[np.ndarray]]]:
@@ -149,6 +157,7 @@ def softmax(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
 CASES = {name: (lambda rng, p=p, name=name: p.made(name, rng)) for name, p in PRODUCTS.items()} | {
     "ADD": pair("ADD", "AddOptions", 0.04),
     "SUB": pair("SUB", "SubOptions", 0.04),
+    "ADD of a number": plus_a_number,
     "MUL": pair("MUL", "MulOptions", 0.05),
     "LEAKY_RELU": single("LEAKY_RELU", "LeakyReluOptions", alpha=0.17),
     "LEAKY_RELU to a far grid": single("LEAKY_RELU", "LeakyReluOptions", 0.0001, alpha=0.17),

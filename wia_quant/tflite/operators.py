@@ -14,7 +14,7 @@ import numpy as np
 from wia_quant.builder import Array, Builder, Tensor, channels_first, flattened_rows, padding_of
 from wia_quant.errors import UnsupportedError
 from wia_quant.tflite.reader import Grid, Op, TensorInfo
-from wia_quant.tflite.rounding import HALF_UP, HALF_UP_OF_RESIZE, fixed_point
+from wia_quant.tflite.rounding import HALF_UP, HALF_UP_OF_RESIZE, HALF_UP_OF_SUM, fixed_point
 
 
 class Graph(Protocol):
@@ -136,10 +136,23 @@ def _fully_connected(g: Graph, op: Op) -> Tensor:
     return _activated(g, op, Tensor(product, shape))
 
 
+def _joined(g: Graph, op: Op, op_type: str) -> Tensor:
+    (left, right), order = g.b.alike(g.x(op, 0), g.x(op, 1))
+    return Tensor(g.b.node(op_type, [left.name, right.name]), _shape(g, op), order)
+
+
 def _binary(op_type: str) -> Emit:
+    return lambda g, op: _activated(g, op, _joined(g, op, op_type))
+
+
+def _sum(op_type: str) -> Emit:
     def emit(g: Graph, op: Op) -> Tensor:
-        (left, right), order = g.b.alike(g.x(op, 0), g.x(op, 1))
-        return _activated(g, op, Tensor(g.b.node(op_type, [left.name, right.name]), _shape(g, op), order))
+        """With one number it is a function of one tensor, which costs nothing to round as LiteRT does."""
+        numbers = [info for info in map(g.info, op.inputs) if info.data is not None and info.data.size == 1]
+        y, grid = _joined(g, op, op_type), g.info(op.outputs[0]).grid
+        if len(numbers) == 1 and grid is not None:
+            y = _lifted(g.b, y, HALF_UP_OF_SUM, grid)
+        return _activated(g, op, y)
 
     return emit
 
@@ -345,8 +358,8 @@ OPERATORS: Final[Mapping[str, Emit]] = MappingProxyType(
         "DEPTHWISE_CONV_2D": _depthwise,
         "TRANSPOSE_CONV": _transpose_conv,
         "FULLY_CONNECTED": _fully_connected,
-        "ADD": _binary("Add"),
-        "SUB": _binary("Sub"),
+        "ADD": _sum("Add"),
+        "SUB": _sum("Sub"),
         "MUL": _binary("Mul"),
         "MAXIMUM": _binary("Max"),
         "MINIMUM": _binary("Min"),

@@ -24,6 +24,9 @@ HALF_UP: Final = 0.5 / _ONE
 #: The same of bilinear resizing: twice as large pictures have sixteenths of a level, others any number.
 HALF_UP_OF_RESIZE: Final = 2.0**-12
 
+#: And of the sum of a tensor and a number, whose multipliers have 21 bits.
+HALF_UP_OF_SUM: Final = 2.0**-13
+
 
 def weight_scales(x: np.float32, w: FloatArray, y: np.float32) -> FloatArray:
     """The scales of a weight, each at most one float32 step from ``w``, that give the multipliers of LiteRT.
