@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.models.pictures import photographs, resized_crop
 from tests.tflite.arithmetic import judge
-from tests.tflite.litert import Array, in_libwia, run, steps
+from tests.tflite.litert import Array, in_libwia, run, run_stream, steps, stream_in_libwia
 from wia_quant.errors import WiaError
 from wia_quant.tflite import read_model
 from wia_quant.tflite.reader import Grid, TensorInfo, TfliteModel
@@ -88,19 +88,24 @@ def compare(path: Path, samples: int) -> Row:
         model = read_model(content)
         fixed = any(model.tensors[i].shape[0] is not None for i in model.inputs)
         inputs = [_samples(model, i, samples) for i in model.inputs]
-        batches = [[x[k : k + 1] for x in inputs] for k in range(samples)] if fixed else [inputs]
-        ours, theirs, reference = (
-            [np.concatenate(parts) for parts in zip(*(f(batch) for batch in batches), strict=True)]
-            for f in (
-                lambda batch: in_libwia(content, batch),
-                lambda batch: run(content, batch),
-                lambda batch: run(content, batch, "reference"),
+        if model.states:
+            frames = [x[None] for x in inputs[0]]
+            ours = [stream_in_libwia(content, frames)]
+            theirs, reference = ([run_stream(content, frames, kernels)] for kernels in ("default", "reference"))
+        else:
+            batches = [[x[k : k + 1] for x in inputs] for k in range(samples)] if fixed else [inputs]
+            ours, theirs, reference = (
+                [np.concatenate(parts) for parts in zip(*(f(batch) for batch in batches), strict=True)]
+                for f in (
+                    lambda batch: in_libwia(content, batch),
+                    lambda batch: run(content, batch),
+                    lambda batch: run(content, batch, "reference"),
+                )
             )
-        )
     except WiaError as error:
         row.refused = str(error)
         return row
-    for index, got, wanted, other in zip(model.outputs, ours, theirs, reference, strict=True):
+    for index, got, wanted, other in zip(model.outputs[: len(ours)], ours, theirs, reference, strict=True):
         step = _output_step(model, model.tensors[index], index)
         apart = np.rint(np.abs(got.reshape(wanted.shape).astype(np.float64) - wanted) / step).astype(np.int64)
         row.outputs += apart.size

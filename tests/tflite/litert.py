@@ -137,6 +137,34 @@ def in_libwia(content: bytes, inputs: Sequence[Array]) -> list[Array]:
     return [levels(model.tensors[i], y) for i, y in zip(model.outputs, made, strict=True)]
 
 
+def run_stream(content: bytes, frames: Sequence[Array], kernels: str = "default") -> Array:
+    """What LiteRT makes of one frame after another."""
+    interpreter = Interpreter(model_content=content, num_threads=1, experimental_op_resolver_type=KERNELS[kernels])
+    interpreter.allocate_tensors()
+    (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
+    found = []
+    for frame in frames:
+        interpreter.set_tensor(given["index"], frame)
+        interpreter.invoke()
+        found.append(interpreter.get_tensor(made["index"]))
+    return np.concatenate(found)
+
+
+def stream_in_libwia(content: bytes, frames: Sequence[Array]) -> Array:
+    """The same frames, the states handed on."""
+    model, proto = read_model(content), to_onnx(content)
+    session, ends = Session(proto.SerializeToString()), (model.inputs[0], model.outputs[0])
+    names = [i.name for i in proto.graph.input]
+    shapes = [[int(d or 1) for d in model.tensors[i].shape] for i in model.inputs[1:]]
+    states = [np.zeros(shape, np.float32) for shape in shapes]
+    found = []
+    for frame in frames:
+        given = [reals(model.tensors[ends[0]], frame), *states]
+        y, *states = session.run(None, dict(zip(names, given, strict=True)))
+        found.append(levels(model.tensors[ends[1]], y))
+    return np.concatenate(found)
+
+
 @dataclass(frozen=True)
 class Step:
     """One operator of a whole model and the integers that LiteRT gave it and made of it.
