@@ -48,9 +48,7 @@ print(json.dumps({
 @pytest.mark.parametrize("backend", ["jax", "tensorflow", "torch"])
 def test_a_backend_trains_what_the_file_computes(backend: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["backend"] == backend

@@ -41,7 +41,7 @@ def test_a_model_of_the_default_scheme_exports_as_it_was_trained() -> None:
     assert (np.abs(got - want) > 0.5 * step).mean() <= 0.05
 
 
-@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("suffix", [".keras", ".h5", ""], ids=lambda v: v or "SavedModel")
 def test_a_model_of_the_default_scheme_is_loaded(suffix: str, tmp_path: Path) -> None:
     model, x = default_model()
     path = tmp_path / f"net{suffix}"

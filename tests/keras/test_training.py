@@ -88,8 +88,10 @@ def test_every_product_of_the_net_becomes_integers(name: str) -> None:
     assert float_ones == []
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
-@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize(
+    ("name", "suffix"), [("keras", ".keras"), ("keras", ".h5"), ("tf_keras", ".keras"), ("tf_keras", ".h5"),
+                         ("tf_keras", "")], ids=lambda v: v or "SavedModel",
+)  # fmt: skip
 def test_a_trained_model_is_saved_and_loaded(name: str, suffix: str, tmp_path: Path) -> None:
     model, x = trained(name)
     path = tmp_path / f"net{suffix}"
