@@ -274,3 +274,13 @@ def test_what_a_concat_joins_is_trained_on_one_grid_that_spans_all_of_it() -> No
     assert (float(np.min(quantizer.lo)), float(np.max(quantizer.hi))) == (-0.5, 8.0)
     want = predict(model, [narrow, wide])[0]
     np.testing.assert_allclose(in_onnxruntime(export(model).model, [narrow, wide])[0], want, atol=1e-5)
+
+
+def test_a_nested_model_whose_name_has_a_dot_is_quantized() -> None:
+    keras = framework("keras")
+    inputs, inside = keras.Input((6, 6, 3), name="x"), keras.Input((6, 6, 3))
+    inner = keras.Model(inside, keras.layers.Conv2D(64, 3)(inside), name="net_1.00_160")
+    model = quantize_model(keras.Model(inputs, keras.layers.Flatten()(inner(inputs))))
+    x = np.random.default_rng(0).normal(size=(4, 6, 6, 3)).astype(np.float32)
+    observe(model, [x])
+    np.testing.assert_allclose(in_onnxruntime(export(model).model, [x])[0], predict(model, [x])[0], atol=1e-4)

@@ -229,5 +229,5 @@ def _copy_of(step: Step, config: dict[str, Any]) -> Keras:
 
 
 def _layer_name(name: str) -> str:
-    """Keras takes no slash in the name of a layer."""
-    return name.replace("/", "_").replace(":", "_")
+    """Keras takes no slash in the name of a layer, torch no dot in that of a parameter."""
+    return name.translate(str.maketrans("/:.", "___"))
