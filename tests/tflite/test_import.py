@@ -187,8 +187,9 @@ def test_what_is_no_tflite_file_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_broken_file_is_an_error_and_no_crash(seed: int) -> None:
-    content = bytearray(converted("decoder"))
+@pytest.mark.parametrize("name", ["decoder", "branches"])
+def test_a_broken_file_is_an_error_and_no_crash(name: str, seed: int) -> None:
+    content = bytearray(converted(name))
     rng = np.random.default_rng(seed)
     for _ in range(1 + seed % 8):
         content[int(rng.integers(8, len(content)))] = int(rng.integers(0, 256))
@@ -196,3 +197,15 @@ def test_a_broken_file_is_an_error_and_no_crash(seed: int) -> None:
         content = content[: int(rng.integers(9, len(content)))]
     with suppress(WiaError):  # anything else fails the test; some changes leave a valid file
         to_onnx(bytes(content))
+
+
+def test_options_that_contradict_the_tensors_are_named() -> None:
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromPackedBuf(converted("decoder"), 0)
+    convolution = next(
+        op for op in model.subgraphs[0].operators if type(op.builtinOptions).__name__ == "Conv2DOptionsT"
+    )
+    convolution.builtinOptions.padding = 97
+    with pytest.raises(ModelError, match=r"CONV_2D '.*contradict each other"):
+        to_onnx(packed(model))

@@ -18,7 +18,7 @@ import onnx
 from onnx import helper
 
 from wia_quant.builder import Array, Builder, Tensor
-from wia_quant.errors import ExportError, UnsupportedError
+from wia_quant.errors import ExportError, ModelError, UnsupportedError
 from wia_quant.exporters.base import verify
 from wia_quant.recipe import metadata, to_json
 from wia_quant.targets.target import DEFAULT
@@ -27,6 +27,9 @@ from wia_quant.tflite.reader import Grid, Op, TensorInfo, TfliteModel, read_mode
 from wia_quant.tflite.rounding import FloatArray, weight_scales
 
 _INTEGERS: Final = ("int8", "uint8")
+
+#: What operators raise that read the options and shapes of a broken file.
+_CONTRADICTIONS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def to_onnx(source: str | Path | bytes) -> onnx.ModelProto:
@@ -118,7 +121,12 @@ class _Converter:
 
     def _op(self, op: Op) -> None:
         self.b.where = op.name
-        result = OPERATORS[op.kind](self, op)
+        try:
+            result = OPERATORS[op.kind](self, op)
+        except _CONTRADICTIONS as error:  # nothing in the file format says that they agree
+            raise ModelError(
+                f"{op.kind} '{op.name}': its options and tensors contradict each other: {error}"
+            ) from error
         if result is None:
             return
         results = [result] if isinstance(result, Tensor) else result

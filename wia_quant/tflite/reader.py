@@ -188,6 +188,8 @@ def _graph(graph: Any, codes: list[str], buffers: Any, content: bytes) -> Tflite
         name = tensors[outputs[0]].name if outputs else ""
         ops.append(Op(codes[op.opcodeIndex], name, op.builtinOptions, inputs, outputs))
     ends = [tuple(int(i) for i in _list(v)) for v in (graph.inputs, graph.outputs)]
+    if not all(0 <= i < len(tensors) for end in ends for i in end):
+        raise ModelError("the graph names an input or output that is not there")
     return TfliteModel(tensors, tuple(ops), ends[0], ends[1], content)
 
 
