@@ -127,9 +127,9 @@ def x86_inductor() -> Any:
 
 
 def wia_pt2e() -> nn.Module:
-    from wia_quant.torch.pt2e import WiaQuantizer
+    from wia_quant.torch.pt2e import WiaQuantizer, move_to_eval
 
-    return pt2e_qat(WiaQuantizer(), convert=False)
+    return move_to_eval(pt2e_qat(WiaQuantizer(), convert=False))
 
 
 def plain(make: Callable[[], nn.Module], dynamo: bool, opset: int = 18) -> Callable[[], Made]:

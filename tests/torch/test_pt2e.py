@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from torch import nn
 import wia_quant.torch as wia
 from tests.torch.nets import NETS, Batch, Mobile, Residual, outputs, picture, train
 from wia_quant.digest import graph_digest
-from wia_quant.errors import CalibrationError, UsageError
+from wia_quant.errors import CalibrationError, ExportError, UsageError
 from wia_quant.rules import Severity, check_model
-from wia_quant.torch.pt2e import WiaQuantizer, capture
+from wia_quant.runtime import Session
+from wia_quant.torch.pt2e import WiaQuantizer, capture, move_to_eval
 
 quantize_pt2e: Any = importlib.import_module("torchao.quantization.pt2e.quantize_pt2e")
 pt2e: Any = importlib.import_module("torchao.quantization.pt2e")
@@ -63,6 +65,54 @@ def test_the_same_network_and_scales_give_the_same_graph_as_the_eager_flow(name:
         assert difference.share <= 0.01, str(difference)
 
 
+def float_form(parts: dict[str, nn.Module], fresh: nn.Module) -> nn.Module:
+    """``fresh`` with the parameters and statistics that ``parts``, its submodules once, were trained to."""
+    with torch.no_grad():
+        for name, part in fresh.named_modules():
+            trained_part = parts[name]
+            for key, value in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
+                value.copy_(getattr(trained_part, key))
+    return fresh
+
+
+def observed(model: nn.Module, example: Batch) -> list[wia.FakeQuantize]:
+    """The fake quantizers of activations, in the order in which they run."""
+    found: list[wia.FakeQuantize] = []
+    handles = [
+        m.register_forward_hook(lambda m, *_: None if m in found else found.append(m))
+        for m in model.modules()
+        if isinstance(m, wia.FakeQuantize) and m.observer.has_history
+    ]
+    with torch.no_grad():
+        model(*example)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("name", [SOUND[0], *(pytest.param(n, marks=pytest.mark.slow) for n in SOUND[1:])])
+def test_training_with_the_same_weights_and_ranges_gives_the_same_graph_as_the_eager_flow(name: str) -> None:
+    make, batch = NETS[name]
+    net, example = make(), batch()
+    parts, fresh = dict(net.named_modules()), copy.deepcopy(net)
+    eager = wia.prepare_qat(net, inplace=True)
+    train(eager, [batch() for _ in range(3)])
+    program = quantize_pt2e.prepare_qat_pt2e(capture(float_form(parts, fresh).train(), example), WiaQuantizer())
+    move_to_eval(program)
+    for ours, theirs in zip(observed(eager.eval(), example), observed(program, example), strict=True):
+        theirs.observer.load_state(ours.observer.state())
+        theirs.set_qparams(ours.qparams())
+    first, second = wia.export(eager, example), wia.export(program, example, verify=True)
+    assert graph_digest(first.model) == graph_digest(second.model)
+    for difference in second.differences:
+        assert difference.share <= 0.01, str(difference)
+
+
+def test_a_grouped_transposed_convolution_with_its_batch_norm_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(ExportError, match=r"'up' is a transposed convolution .*; use wia_quant\.torch\.prepare_qat"):
+        capture(NETS["branches"][0](), NETS["branches"][1]())
+
+
 @pytest.mark.parametrize("name", ["residual", "attention"])
 def test_a_program_trains_and_is_exported(name: str) -> None:
     net, batch = trained(name).train(), NETS[name][1]
@@ -73,6 +123,19 @@ def test_a_program_trains_and_is_exported(name: str) -> None:
     onnx.checker.check_model(exported.model, full_check=True)
     for difference in exported.differences:
         assert difference.share <= 0.01, str(difference)
+
+
+def test_ranges_of_a_program_rest_in_evaluation() -> None:
+    net, (x,) = Residual().eval(), picture()
+    program = quantize_pt2e.prepare_pt2e(capture(net, x), WiaQuantizer())
+    program(x)
+    move_to_eval(program)
+    before = program(x)
+    program(10 * x)
+    assert torch.equal(program(x), before)
+    exported = wia.export(program, x)
+    (got,) = Session(exported.model.SerializeToString()).run(None, {"x": x.numpy()})
+    assert (torch.from_numpy(got) - before).abs().max() <= 1e-4 * before.abs().max()
 
 
 def test_an_excluded_submodule_of_a_program_stays_float() -> None:

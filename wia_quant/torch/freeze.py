@@ -18,6 +18,7 @@ from wia_quant.affine import QParams, QType
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.marker import quantize_dequantize, round_to_half
+from wia_quant.torch.paths import get, put
 from wia_quant.torch.product import QuantizedProduct, multiply
 
 
@@ -96,9 +97,9 @@ def freeze(model: nn.Module) -> nn.Module:
     _see_constants(found)
     for name, module in list(found.named_modules()):
         if isinstance(module, QuantizedProduct):
-            _replace(found, name, FrozenProduct(module))
+            put(found, name, FrozenProduct(module))
         elif isinstance(module, FakeQuantize) and not name.endswith("weight_fake_quantize"):
-            _replace(found, name, frozen(module))
+            put(found, name, frozen(module))
     if "forward" in found.__dict__:
         # torch.export wants a forward of the class: give the copy a class of its own.
         forward = found.__dict__.pop("forward").__func__
@@ -116,11 +117,5 @@ def _see_constants(model: nn.Module) -> None:
             continue
         quantizer = model.get_submodule(str(node.target))
         if isinstance(quantizer, FakeQuantize) and not quantizer.observer.has_history:
-            owner, _, name = str(node.all_input_nodes[0].target).rpartition(".")
             with torch.no_grad():
-                quantizer(getattr(model.get_submodule(owner), name))
-
-
-def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, module)
+                quantizer(get(model, str(node.all_input_nodes[0].target)))

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import torch
 from torch import fx, nn
 from torch.ao.quantization import QConfig, QConfigMapping
 from torch.nn import functional
@@ -28,10 +27,11 @@ from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.functional_products import modularize
 from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.observers import CurrentMinMaxObserver
+from wia_quant.torch.paths import get, put
 from wia_quant.torch.placement import is_matrix_product, place
 from wia_quant.torch.product import CHANNEL_AXIS, POINTWISE, BatchNorm, QuantizedProduct, kind_of, pointwise_of_ones
 from wia_quant.torch.qconfig import get_default_qat_qconfig, get_default_qconfig, get_qconfig
-from wia_quant.torch.roles import FUNCTIONS, HALVES, METHODS, MODULES, Role
+from wia_quant.torch.roles import FUNCTIONS, HALVES, MODULES, OPERATORS, Role
 from wia_quant.torch.trace import ByMode, PrepareError, is_mover_in_evaluation, require_default, trace
 from wia_quant.torch.usable import require_model
 
@@ -206,7 +206,7 @@ def _fuse_products(model: nn.Module, graph: fx.Graph, choice: Choice) -> None:
             bn = bn_node = None
         _set_product(model, str(node.target), product, bn, qconfig)
         if bn_node is not None:
-            _set_module(model, str(bn_node.target), nn.Identity())
+            put(model, str(bn_node.target), nn.Identity())
             bn_node.replace_all_uses_with(node)
             graph.erase_node(bn_node)
     behind_float = {
@@ -246,12 +246,7 @@ def _set_product(model: nn.Module, path: str, product: nn.Module, bn: nn.Module 
     weight = qconfig.weight()
     if weight.axis is not None:
         weight.axis = CHANNEL_AXIS[kind_of(product) or nn.Conv2d]
-    _set_module(model, path, QuantizedProduct(product, bn, weight))
-
-
-def _set_module(model: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, module)
+    put(model, path, QuantizedProduct(product, bn, weight))
 
 
 def _insert_quantizers(model: nn.Module, graph: fx.Graph, choice: Choice, made: Preparation) -> None:
@@ -309,17 +304,11 @@ def _constant_quantizer(model: nn.Module, node: fx.Node, qconfig: QConfig) -> Fa
         return weight
     reader = next(iter(node.users))
     matrix = is_matrix_product(reader) and len(reader.args) > 1 and reader.args[1] is node
-    if matrix and _attribute(model, node).dim() == 2:
+    if matrix and get(model, str(node.target)).dim() == 2:
         if weight.axis is not None:
             weight.axis = 1
         return weight
     return FakeQuantize(CurrentMinMaxObserver, qconfig.activation().qtype)
-
-
-def _attribute(model: nn.Module, node: fx.Node) -> torch.Tensor:
-    owner, _, name = str(node.target).rpartition(".")
-    found: torch.Tensor = getattr(model.get_submodule(owner), name)
-    return found
 
 
 def _roles(model: nn.Module, graph: fx.Graph, choice: Choice, made: Preparation, halves: bool) -> dict[fx.Node, Role]:
@@ -359,7 +348,7 @@ def _role_by_table(model: nn.Module, node: fx.Node) -> Role | None:
         mode = node.kwargs.get("mode", node.args[3] if len(node.args) > 3 else "nearest")
         return Role.MOVER if mode == "nearest" else Role.ARITHMETIC
     if node.op == "call_method":
-        return METHODS.get(str(node.target))
+        return OPERATORS.get(str(node.target))
     return FUNCTIONS.get(node.target)  # type: ignore[arg-type]
 
 
@@ -395,7 +384,7 @@ def _tensor_inputs(model: nn.Module, node: fx.Node) -> list[fx.Node]:
 
 def _is_integer_buffer(model: nn.Module, node: fx.Node) -> bool:
     """True for stored indices and masks."""
-    return node.op == "get_attr" and not _attribute(model, node).is_floating_point()
+    return node.op == "get_attr" and not get(model, str(node.target)).is_floating_point()
 
 
 def _is_number(model: nn.Module, node: fx.Node) -> bool:

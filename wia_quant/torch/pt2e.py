@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -29,9 +30,10 @@ from wia_quant.torch.fake_quantize import FakeQuantize, round_bias
 from wia_quant.torch.freeze import FrozenQuantizer
 from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.observers import AbsMaxObserver, CurrentMinMaxObserver
+from wia_quant.torch.paths import get, holder_of
 from wia_quant.torch.placement import Placement, is_matrix_product, place
 from wia_quant.torch.qconfig import get_default_qat_qconfig
-from wia_quant.torch.roles import ATEN, Role
+from wia_quant.torch.roles import OPERATORS, Role
 from wia_quant.torch.verify import arguments
 
 
@@ -106,6 +108,7 @@ class WiaQuantizer(_quantizer.Quantizer):  # type: ignore[misc]  # as above
 
     def annotate(self, model: fx.GraphModule) -> fx.GraphModule:
         """Marks what is quantized; called by torchao."""
+        _require_foldable(model)
         seen: set[str] = set()
         roles = {node: self._role(node, seen) for node in model.graph.nodes}
         for name in self._exclude:
@@ -133,7 +136,7 @@ class WiaQuantizer(_quantizer.Quantizer):  # type: ignore[misc]  # as above
         owners = {path for path, _ in (node.meta.get("nn_module_stack") or {}).values()}
         found = [name for name in self._exclude if any(o == name or o.startswith(f"{name}.") for o in owners)]
         seen.update(found)
-        return Role.FLOAT if found else ATEN.get(_aten(node), Role.FLOAT)
+        return Role.FLOAT if found else _role_by_table(node)
 
     def _annotate_weights(self, roles: dict[fx.Node, Role]) -> None:
         for node, role in roles.items():
@@ -202,7 +205,46 @@ def capture(model: nn.Module, example: Any, *, dynamic_batch: bool = True) -> fx
     with _quiet():
         shapes = dynamic_shapes(args, kwargs) if dynamic_batch else None
         found: Any = torch.export.export(model, args, kwargs, dynamic_shapes=shapes).module()
+    _require_foldable(found)
     return found
+
+
+def move_to_train(program: fx.GraphModule) -> fx.GraphModule:
+    """torchao's ``move_exported_model_to_train``, and ranges move: what ``train()`` is to other models."""
+    return _move(program, training=True)
+
+
+def move_to_eval(program: fx.GraphModule) -> fx.GraphModule:
+    """torchao's ``move_exported_model_to_eval``, and ranges rest: what ``eval()`` is to other models."""
+    return _move(program, training=False)
+
+
+def _move(program: fx.GraphModule, *, training: bool) -> fx.GraphModule:
+    with _quiet():
+        (_pt2e.move_exported_model_to_train if training else _pt2e.move_exported_model_to_eval)(program)
+    for module in program.modules():
+        if isinstance(module, FakeQuantize):
+            module.train(training)
+    return program
+
+
+def _require_foldable(program: fx.GraphModule) -> None:
+    """Nothing, unless torchao would fail to fold a BatchNorm, with a message about sizes.
+
+    Raises:
+        ExportError: a transposed convolution with groups, and a BatchNorm behind it.
+    """
+    for node in program.graph.nodes:
+        product = node.all_input_nodes[0] if _aten(node) in _NORMALIZATIONS else None
+        groups = 6  # its place among the arguments
+        if product is None or not _aten(product).startswith("conv_transpose") or len(product.args) <= groups:
+            continue
+        if product.args[groups] != 1:
+            owners = [path for path, _ in (product.meta.get("nn_module_stack") or {}).values()]
+            raise ExportError(
+                f"'{owners[-1] if owners else product.name}' is a transposed convolution with groups and a BatchNorm"
+                " behind it, which torchao cannot fold; use wia_quant.torch.prepare_qat or prepare, which can"
+            )
 
 
 def freeze_pt2e(prepared: fx.GraphModule) -> fx.GraphModule:
@@ -275,21 +317,21 @@ def _round_biases(program: fx.GraphModule) -> None:
     """Biases of products on the grid of the accumulator, as the file has them, equation (18)."""
     for node in program.graph.nodes:
         operands = [a for a in node.args if isinstance(a, fx.Node)]
-        if ATEN.get(_aten(node)) is not Role.PRODUCT or len(operands) < 3:
+        if OPERATORS.get(_aten(node)) is not Role.PRODUCT or len(operands) < 3:
             continue
         of_input, of_weight = (_marker(program, n) for n in operands[:2])
         bias = _constant(program, operands[2])
         if of_input is None or of_weight is None or bias is None or len(operands[2].users) != 1:
             continue
-        owner, _, name = str(operands[2].target).rpartition(".")
         rounded = round_bias(bias.detach(), of_input.get_buffer("scale"), of_weight.get_buffer("scale"))
-        delattr(program.get_submodule(owner), name)
-        program.get_submodule(owner).register_buffer(name, rounded)
+        owner, name = holder_of(program, str(operands[2].target))
+        delattr(owner, name)
+        owner.register_buffer(name, rounded)
 
 
 def _marker(program: fx.GraphModule, node: fx.Node) -> nn.Module | None:
     """The frozen quantizer that the value passed; what only moves values is looked through."""
-    while ATEN.get(_aten(node)) is Role.MOVER:
+    while _role_by_table(node) is Role.MOVER:
         node = node.all_input_nodes[0]
     module = program.get_submodule(str(node.target)) if node.op == "call_module" else None
     return module if isinstance(module, FrozenQuantizer) else None
@@ -298,8 +340,7 @@ def _marker(program: fx.GraphModule, node: fx.Node) -> nn.Module | None:
 def _constant(program: fx.GraphModule, node: Any) -> torch.Tensor | None:
     if not (isinstance(node, fx.Node) and node.op == "get_attr"):
         return None
-    owner, _, name = str(node.target).rpartition(".")
-    found = getattr(program.get_submodule(owner), name)
+    found = get(program, str(node.target))
     return found if isinstance(found, torch.Tensor) else None
 
 
@@ -340,9 +381,19 @@ def _inputs(node: fx.Node) -> list[fx.Node]:
     """The inputs that hold reals; of a product only what is multiplied."""
     if _aten(node) == "embedding" or _aten(node) in _NORMALIZATIONS:
         return []
-    if ATEN.get(_aten(node)) is Role.PRODUCT:
+    if OPERATORS.get(_aten(node)) is Role.PRODUCT:
         return [node.all_input_nodes[0]]
     return [n for n in node.all_input_nodes if _is_real(n)]
+
+
+def _role_by_table(node: fx.Node) -> Role:
+    if node.target is operator.getitem:  # one of the parts of a split
+        role = _role_by_table(node.all_input_nodes[0])
+        return role if role is Role.MOVER else Role.FLOAT
+    fill = {"pad": 3, "constant_pad_nd": 2}.get(_aten(node))  # its place among the arguments
+    if fill is not None and len(node.args) > fill and node.args[fill]:
+        return Role.FLOAT  # what it fills with may be no level
+    return OPERATORS.get(_aten(node), Role.FLOAT)
 
 
 def _is_small(table: fx.Node) -> bool:

@@ -137,41 +137,6 @@ FUNCTIONS: Final[Mapping[Callable[..., Any], Role]] = MappingProxyType(
     }
 )
 
-METHODS: Final[Mapping[str, Role]] = MappingProxyType(
-    {
-        "add": Role.ARITHMETIC,
-        "add_": Role.ARITHMETIC,
-        "sub": Role.ARITHMETIC,
-        "sub_": Role.ARITHMETIC,
-        "mul": Role.ARITHMETIC,
-        "mul_": Role.ARITHMETIC,
-        "bmm": Role.ARITHMETIC,
-        "matmul": Role.ARITHMETIC,
-        "mean": Role.ARITHMETIC,
-        "relu": Role.CLIP,
-        "relu_": Role.CLIP,
-        "sigmoid": Role.TABLE,
-        "tanh": Role.TABLE,
-        "flatten": Role.MOVER,
-        "view": Role.MOVER,
-        "reshape": Role.MOVER,
-        "transpose": Role.MOVER,
-        "permute": Role.MOVER,
-        "contiguous": Role.MOVER,
-        "squeeze": Role.MOVER,
-        "unsqueeze": Role.MOVER,
-        "chunk": Role.MOVER,
-        "split": Role.MOVER,
-        "unbind": Role.MOVER,
-        "swapaxes": Role.MOVER,
-        "movedim": Role.MOVER,
-        "roll": Role.MOVER,
-        "expand": Role.MOVER,
-        "expand_as": Role.MOVER,
-        "repeat": Role.MOVER,
-    }
-)
-
 #: Products of two activations.
 MATRIX_PRODUCTS: Final[frozenset[Callable[..., Any] | str]] = frozenset(
     {operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"}
@@ -182,8 +147,9 @@ HALVES: Final[frozenset[Callable[..., Any] | str]] = frozenset(
     {operator.truediv, torch.div, "div", operator.neg, torch.neg, torch.abs, "abs", torch.einsum, "clamp", torch.clamp}
 )
 
-#: The operators of a program that torch.export captured, by their names in ``torch.ops.aten``.
-ATEN: Final[Mapping[str, Role]] = MappingProxyType(
+#: The operators of a program that torch.export captured, by their names in ``torch.ops.aten``; methods of tensors have
+#: the same names.
+OPERATORS: Final[Mapping[str, Role]] = MappingProxyType(
     {
         "conv1d": Role.PRODUCT,
         "conv2d": Role.PRODUCT,
