@@ -163,7 +163,7 @@ def _round_constants(model: Model, plan: Plan, encodings: Encodings) -> None:
         if name in planned or model.array(name) is None:
             continue
         rounded = fake_quantize(weight.values, weight.qparams)
-        if not np.array_equal(rounded, weight.values):
+        if rounded.tobytes() != weight.values.tobytes():  # -0.0 is no level
             model.replace_readers(name, model.add_constant(model.owners[name], f"{name}/rounded", rounded))
 
 

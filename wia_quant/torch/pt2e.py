@@ -171,30 +171,30 @@ class WiaQuantizer(_quantizer.Quantizer):  # type: ignore[misc]  # as above
     def _annotate_activations(self, model: fx.GraphModule, placement: Placement) -> None:
         first: dict[fx.Node, Any] = {}  # Any: a node, or an edge of two
         order = {node: n for n, node in enumerate(model.graph.nodes)}
+        places: list[tuple[int, fx.Node, fx.Node | None]] = []
         for node in placement.wanted:
-            readers = sorted((u for u in placement.readers(node) if u.op != "output"), key=order.__getitem__)
-            from_float = placement.makes_reals(node)
-            group = placement.groups.find(node)
-            make = self._activation
-            if node.op == "get_attr":
-                reader = readers[0]
-                if is_matrix_product(reader) and reader.args[1] is node and node.meta["val"].dim() == 2:
-                    spec = _spec(lambda: self._weight(1))
-                else:
-                    spec = _spec(self._constant)
-            elif group in first:
-                spec = _quantizer.SharedQuantizationSpec(first[group])
+            if placement.makes_reals(node):
+                readers = [u for u in placement.readers(node) if u.op != "output"]
+                places += [(order[reader], node, reader) for reader in readers]
             else:
-                spec = _spec(make)
-            if not from_float:
+                places.append((order[node], node, None))
+        # As they run: torchao wants the first of a group before those that share with it.
+        for _, node, reader in sorted(places, key=lambda place: place[0]):
+            group = placement.groups.find(node)
+            spec = _quantizer.SharedQuantizationSpec(first[group]) if group in first else self._spec_of(placement, node)
+            if reader is None:
                 _annotation(node).output_qspec = spec
-                first.setdefault(group, node)
-                continue
-            for reader in readers:
-                if group in first and first[group] != (node, reader):
-                    spec = _quantizer.SharedQuantizationSpec(first[group])
+            else:
                 _annotation(reader).input_qspec_map[node] = spec
-                first.setdefault(group, (node, reader))
+            first.setdefault(group, node if reader is None else (node, reader))
+
+    def _spec_of(self, placement: Placement, node: fx.Node) -> Any:
+        if any(n.op != "get_attr" for n in placement.members(node)):
+            return _spec(self._activation)
+        reader = placement.readers(node)[0]
+        if is_matrix_product(reader) and reader.args[1] is node and node.meta["val"].dim() == 2:
+            return _spec(lambda: self._weight(1))
+        return _spec(self._constant)
 
 
 def capture(model: nn.Module, example: Any, *, dynamic_batch: bool = True) -> fx.GraphModule:

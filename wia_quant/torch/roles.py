@@ -213,6 +213,7 @@ OPERATORS: Final[Mapping[str, Role]] = MappingProxyType(
         "unsqueeze": Role.MOVER,
         "chunk": Role.MOVER,
         "split": Role.MOVER,
+        "split_with_sizes": Role.MOVER,
         "pixel_shuffle": Role.MOVER,
         "pixel_unshuffle": Role.MOVER,
         "upsample_nearest2d": Role.MOVER,
