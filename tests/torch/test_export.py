@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from benchmarks.torch_steps import operator_by_operator
-from tests.torch.nets import NETS, Mobile, Residual, outputs, picture, train
+from tests.torch.nets import NETS, Mobile, Residual, Two, outputs, picture, train
 from wia_quant.affine import INT8, INT16_SYMMETRIC
 from wia_quant.errors import CalibrationError, ExportError
 from wia_quant.files import OutputError
@@ -29,6 +29,7 @@ from wia_quant.torch import (
     freeze_batch_norm,
     get_lsq_qconfig,
     get_qconfig,
+    observe,
     prepare,
     prepare_qat,
     start_learning,
@@ -205,6 +206,12 @@ class WithSorting(nn.Module):
         return self.inner(self.first(x))
 
 
+def test_the_keys_of_a_dict_of_outputs_name_the_outputs_of_the_file() -> None:
+    prepared, batch = prepare_qat(Two().train()), (torch.randn(4, 8), torch.randn(4, 8))
+    wanted = prepared(*batch)
+    assert [o.name for o in export(prepared, batch).model.graph.output] == list(wanted)
+
+
 def test_a_submodule_that_cannot_be_traced_is_named_with_the_remedy() -> None:
     with pytest.raises(PrepareError, match=r"submodule 'inner\.1' \(Sorting\) .*exclude=\['inner\.1'\]"):
         prepare_qat(WithSorting())
@@ -231,6 +238,14 @@ def test_the_frozen_model_is_the_model_in_evaluation() -> None:
     (x,) = picture()
     prepared.eval()
     torch.testing.assert_close(freeze(prepared)(x), prepared(x), rtol=1e-5, atol=1e-6)
+
+
+def test_export_right_after_samples_rounds_biases_by_the_ranges_that_were_seen() -> None:
+    prepared = observe(prepare_qat(Residual().train()), [picture()])
+    file = export(prepared, picture()).model
+    batch = picture()
+    (got,) = in_onnxruntime(file, batch)
+    np.testing.assert_allclose(got, prepared.eval()(*batch).detach(), atol=1e-5)
 
 
 def test_the_batch_is_open() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import io
 import logging
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -75,7 +76,7 @@ def export(
         example: inputs as the model takes them: a tensor, a tuple, or a dict by argument name.
         path: the file; None only returns the model.
         input_names: of the file; default the arguments' names.
-        output_names: of the file.
+        output_names: of the file; default the keys or fields of what the model returns, where it has such.
         dynamic_batch: axis 0 of every input is open.
         target: a built-in target or a .json file.
         force: overwrite ``path``.
@@ -146,7 +147,9 @@ def to_onnx(
         raise MissingExtraError(
             "onnxscript is not installed; install it with: pip install 'wia-quant[torch]'"
         ) from error
-    _register_dataclasses(model, args, kwargs)
+    returned = run_once(model, args, kwargs)
+    _register_dataclasses(returned)
+    output_names = output_names or _named(returned, inspect.signature(model.forward).parameters)
 
     def run(module: nn.Module, its_args: tuple[Any, ...], its_kwargs: dict[str, Any], **options: Any) -> Any:
         with warnings.catch_warnings(), _quiet():
@@ -216,9 +219,19 @@ def _quiet() -> Any:
         logger.setLevel(level)
 
 
-def _register_dataclasses(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _named(returned: Any, taken: Collection[str]) -> list[str] | None:
+    """The keys, or fields, of what a model returns; None where it has none, or they are not names for a file."""
+    if not isinstance(returned, Mapping) and not dataclasses.is_dataclass(returned):
+        return None
+    leaves, _ = pytree.tree_flatten_with_path(returned)
+    names = [".".join(str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", "")))) for k in p) for p, _ in leaves]
+    plain = all(isinstance(leaf, torch.Tensor) for _, leaf in leaves) and len({*names}) == len(names)
+    return names if plain and all(names) and not {*names} & {*taken} else None
+
+
+def _register_dataclasses(returned: Any) -> None:
     """torch.export wants to be told of a dataclass that a model returns: those that this one does."""
-    waiting = [run_once(model, args, kwargs)]
+    waiting = [returned]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Mapping):

@@ -90,6 +90,8 @@ class FakeQuantize(FakeQuantizeBase):
         """The bias of a product with this weight on the grid of the accumulator, (18); the gradient passes."""
         if input_quantizer is None or not (self.quantizing and input_quantizer.quantizing):
             return bias
+        self._refresh()  # after samples without a step, the scales in force are older than what was seen
+        input_quantizer._refresh()
         nearest = round_bias(bias.detach(), input_quantizer.scale, self.scale)
         return bias + (nearest - bias.detach()) if bias.requires_grad else nearest
 
