@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +63,15 @@ def _not_int8(model: TfliteModel) -> str:
     )
 
 
+@contextmanager
+def _contradictions(where: str) -> Iterator[None]:
+    """Around what reads the options and shapes of one part of the file: nothing in the format says that they agree."""
+    try:
+        yield
+    except _CONTRADICTIONS as error:
+        raise ModelError(f"{where}: its options and tensors contradict each other: {error}") from error
+
+
 class _Converter:
     def __init__(self, model: TfliteModel) -> None:
         self.model = model
@@ -70,13 +80,20 @@ class _Converter:
         self.named: dict[str, str] = {}
 
     def run(self) -> onnx.ModelProto:
-        inputs = [self._input(i) for i in self.model.inputs]
+        inputs = []
+        for i in self.model.inputs:
+            with _contradictions(f"input '{self.info(i).name}'"):
+                inputs.append(self._input(i))
         for op in self.model.ops:
-            self._op(op)
+            with _contradictions(f"{op.kind} '{op.name}'"):
+                self._op(op)
         last = len(self.model.outputs) - len(self.model.states)
         names = [self.info(i).name for i in self.model.outputs[:last]]
         names += [f"{name}/next" for name in self.model.states]
-        outputs = [self._output(i, name) for i, name in zip(self.model.outputs, names, strict=True)]
+        outputs = []
+        for i, name in zip(self.model.outputs, names, strict=True):
+            with _contradictions(f"output '{name}'"):
+                outputs.append(self._output(i, name))
         proto = self.b.model(inputs, outputs, "wia-quant from TFLite")
         digest = hashlib.sha256(self.model.content).hexdigest()
         grids = {t.name: [s.item().hex() for s in t.grid.scale] for t in self.model.tensors if t.grid is not None}
@@ -107,6 +124,8 @@ class _Converter:
     def _output(self, index: int, wanted: str) -> onnx.ValueInfoProto:
         info = self.model.tensors[index]
         self.b.where = info.name
+        if index not in self.tensors:
+            raise ModelError(f"output '{info.name}' is computed by no operator")
         tensor = self.b.logical(self.tensors[index])
         name = self.b.fresh(wanted)
         if tensor.name in self.named:
@@ -121,12 +140,7 @@ class _Converter:
 
     def _op(self, op: Op) -> None:
         self.b.where = op.name
-        try:
-            result = OPERATORS[op.kind](self, op)
-        except _CONTRADICTIONS as error:  # nothing in the file format says that they agree
-            raise ModelError(
-                f"{op.kind} '{op.name}': its options and tensors contradict each other: {error}"
-            ) from error
+        result = OPERATORS[op.kind](self, op)
         if result is None:
             return
         results = [result] if isinstance(result, Tensor) else result
@@ -148,6 +162,8 @@ class _Converter:
             return x
         if info.grid is None or info.grid.scale.size != 1:
             raise UnsupportedError(f"tensor '{info.name}' is {info.dtype} without one scale")
+        if not info.grid.scale[0] > 0:
+            raise ModelError(f"tensor '{info.name}' has the scale {info.grid.scale[0]}, which is not positive")
         scale = self.b.floats(info.grid.scale[0], "scale")
         zero_point = self.b.constant(np.array(info.grid.zero_point[0], info.dtype), "zero_point")
 

@@ -212,12 +212,16 @@ def _tensor(tensor: Any, buffers: Any) -> TensorInfo:
         data = np.frombuffer(bytes(bytearray(raw)), np.dtype(dtype)).reshape(shape)
     open_batch = bool(signature) and signature[0] == -1
     found: tuple[int | None, ...] = (None, *shape[1:]) if open_batch else tuple(shape)
-    return TensorInfo(name, found, dtype, _grid(tensor.quantization), data)
+    if any(d < 0 for d in shape):
+        raise ModelError(f"tensor '{name}' has the shape {shape}")
+    return TensorInfo(name, found, dtype, _grid(name, tensor.quantization), data)
 
 
-def _grid(quantization: Any) -> Grid | None:
+def _grid(name: str, quantization: Any) -> Grid | None:
     if quantization is None or quantization.scale is None or not len(quantization.scale):
         return None
     scale = np.asarray(quantization.scale, np.float32)
+    if not np.isfinite(scale).all() or (scale < 0).any():
+        raise ModelError(f"tensor '{name}' has a scale that is negative, infinite or NaN")
     zero_point = np.asarray(_list(quantization.zeroPoint) or [0] * len(scale), np.int64)
     return Grid(scale, np.broadcast_to(zero_point, scale.shape), int(quantization.quantizedDimension))
