@@ -27,6 +27,7 @@ from wia_quant.graph import save
 from wia_quant.policy import Plan, scheme_named
 from wia_quant.targets.target import DEFAULT
 from wia_quant.torch.culprit import find_culprit, reason_of
+from wia_quant.torch.differing import pin_corners, refuse_divisors
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import freeze
 from wia_quant.torch.half import HalfQuantize
@@ -177,7 +178,9 @@ def to_onnx(
             " operators that torch.onnx.export knows, or leave it out of the exported model"
         ) from error
     assert program is not None
+    refuse_divisors(program.exported_program)
     proto: onnx.ModelProto = program.model_proto
+    pin_corners(proto)
     return proto
 
 
