@@ -84,7 +84,9 @@ def main(path: str, out: str, name: str) -> None:
     quantized.fit(x, y, batch_size=BATCH, epochs=epochs, verbose=2)
     wq.round_biases(quantized)
     trained = predict(quantized, x_test)
-    said = round(100 * float(np.mean(keras.metrics.categorical_accuracy(y_test, trained))), 3)
+    metric = keras.metrics.CategoricalAccuracy()
+    metric.update_state(y_test, trained)
+    said = round(100 * float(metric.result()), 3)
     file = wq.export(quantized).model
     in_ort, in_wia = run_ort(file, x_test), run_wia(file, x_test)
     add_result(out, {
