@@ -198,6 +198,7 @@ def decide(
     exclude: Mapping[str, str] | None = None,
     target: Target | None = None,
     keep_float: Mapping[str, str] | None = None,
+    small_products: bool = False,
 ) -> Plan:
     """Decide for every node of a folded model.
 
@@ -207,6 +208,7 @@ def decide(
         exclude: node -> the rule that keeps it float (``exclude.resolve``).
         target: what limits the choice; None is no limit.
         keep_float: further nodes to keep float -> reason (from measurements).
+        small_products: small products between float operators work on integers, too: they were trained for it.
 
     Raises:
         PolicyError: nothing is left to quantize.
@@ -221,7 +223,7 @@ def decide(
             found = replace(found, weights=target.weights)
     if found.halves:
         return _halves_plan(model, scheme, dict(exclude or {}), dict(keep_float or {}))
-    return _Planner(model, scheme, found, dict(exclude or {}), target, dict(keep_float or {})).run()
+    return _Planner(model, scheme, found, dict(exclude or {}), target, dict(keep_float or {}), small_products).run()
 
 
 def _halves_plan(model: Model, scheme: str, exclude: dict[str, str], keep_float: dict[str, str]) -> Plan:
@@ -262,6 +264,7 @@ class _Planner:
     exclude: dict[str, str]
     target: Target | None
     keep_float: dict[str, str]
+    small_products: bool
     lines: dict[str, Operator] = field(default_factory=dict)
     float_reason: dict[str, str] = field(default_factory=dict)
     weight_only: set[str] = field(default_factory=set)
@@ -276,7 +279,7 @@ class _Planner:
         self._fuse()
         self.regions = find_regions(self.model, lambda n: n.name in self.float_reason or n.name in self.fused)
         self._settle()
-        while self._drop_small_islands():
+        while not self.small_products and self._drop_small_islands():
             self._settle()
         return self._write()
 

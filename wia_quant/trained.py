@@ -41,16 +41,14 @@ def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8",
     device = load_target(target)
     prepared = prepare(encodings.model, opset=13, keep=_apart(encodings))
     without: dict[str, str] = {}
-    plan = decide(prepared.model, scheme, {}, device)
+    plan = decide(prepared.model, scheme, {}, device, small_products=True)
     if plan.halves:
         return _export_halves(prepared, plan, encodings, source, device)
-    while missing := _readers_without_grid(prepared.model, plan, encodings) | _float_weights(
-        prepared.model, plan, encodings
-    ):
+    while missing := _untrained(prepared.model, plan, encodings):
         if not set(missing) - set(without):
             raise ExportError(f"'{next(iter(missing))}' needs a grid that training did not make")
         without |= missing
-        plan = decide(prepared.model, scheme, {}, device, keep_float=without)
+        plan = decide(prepared.model, scheme, {}, device, keep_float=without, small_products=True)
     plan, unread = _with_unread_grids(prepared.model, plan, encodings)
     ranges = _ranges(plan, encodings)
     for name, span in group_ranges(prepared.model, plan, ranges).items():
@@ -101,6 +99,31 @@ def _float_products(model: Model, plan: Plan, encodings: Encodings) -> dict[str,
         if model.array(weight) is not None and _trained(model, encodings, weight) is None:
             found[node.name] = f"training left '{weight}' float"
     return found
+
+
+def _untrained(model: Model, plan: Plan, encodings: Encodings) -> dict[str, str]:
+    """The integer nodes that training did not make integer -> why they stay float."""
+    return (
+        _readers_without_grid(model, plan, encodings)
+        | _float_weights(model, plan, encodings)
+        | _joined_on_two_grids(model, plan, encodings)
+    )
+
+
+def _joined_on_two_grids(model: Model, plan: Plan, encodings: Encodings) -> dict[str, str]:
+    """The Concats whose tensors training put on grids of their own: reals are joined, each rounded on its own."""
+    spans: dict[str, set[Range]] = {}
+    for name, activation in plan.activations.items():
+        if name in encodings.activations:
+            spans.setdefault(activation.group, set()).add(range_of(encodings.activations[name]))
+    quantized = {decision.node for decision in plan.decisions if decision.quantized}
+    return {
+        node.name: "training put what it joins on grids of their own"
+        for _, node in model.nodes()
+        if node.op_type == "Concat"
+        and node.name in quantized
+        and any(len(spans.get(plan.activations[v].group, ())) > 1 for v in node.inputs if v in plan.activations)
+    }
 
 
 def _readers_without_grid(model: Model, plan: Plan, encodings: Encodings) -> dict[str, str]:

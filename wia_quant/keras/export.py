@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import onnx
 from wia_quant.errors import ExportError
 from wia_quant.files import check_writable, replacing
 from wia_quant.graph import save
-from wia_quant.keras.trace import Keras, framework_of
+from wia_quant.keras.trace import Keras, flat, framework_of
 from wia_quant.keras.walk import to_onnx
 from wia_quant.policy import Plan
 from wia_quant.targets.target import DEFAULT
@@ -98,9 +99,10 @@ def _compare(
     feeds = {i.name: _turned(x, channels_first_io) for i, x in zip(session.get_inputs(), inputs, strict=True)}
     outputs = session.run(None, feeds)
     named = dict(zip((o.name for o in session.get_outputs()), outputs, strict=True))
-    flat = list(wanted.values()) if isinstance(wanted, Mapping) else wanted if isinstance(wanted, list) else [wanted]
+    # As the model's own outputs are flattened: a dict by its sorted keys, whatever order predict gives it.
+    ordered = sys.modules["keras"].tree.flatten(wanted) if framework_of(model) == "keras" else flat(wanted)
     found = {}
-    for (name, got), want in zip(named.items(), flat, strict=True):
+    for (name, got), want in zip(named.items(), ordered, strict=True):
         apart = np.abs(got - _turned(np.asarray(want), channels_first_io))
         span = float(np.abs(want).max(initial=0)) or 1.0
         found[name] = (float(apart.max(initial=0)) / span, float((apart > _ROUNDING * span).mean()))

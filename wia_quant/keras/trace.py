@@ -126,7 +126,7 @@ class _Flavour:
         """Layer, positional and named arguments, outputs."""
         if self.name == "keras":
             return node.operation, tuple(node.arguments.args), dict(node.arguments.kwargs), list(node.outputs)
-        return node.layer, tuple(node.call_args or ()), dict(node.call_kwargs or {}), _flat(node.outputs)
+        return node.layer, tuple(node.call_args or ()), dict(node.call_kwargs or {}), flat(node.outputs)
 
     def is_tensor(self, leaf: Any) -> bool:
         """True for the symbolic tensors of this framework."""
@@ -137,12 +137,24 @@ class _Flavour:
         return str(getattr(tensor.dtype, "name", tensor.dtype))
 
 
-def _flat(nest: Any) -> list[Any]:
+def flat(nest: Any) -> list[Any]:
+    """The leaves of a nest in the order of tf_keras; a dict by its sorted keys."""
     if isinstance(nest, tuple | list):
-        return [leaf for item in nest for leaf in _flat(item)]
+        return [leaf for item in nest for leaf in flat(item)]
     if isinstance(nest, Mapping):
-        return [leaf for _, item in sorted(nest.items()) for leaf in _flat(item)]
+        return [leaf for _, item in sorted(nest.items()) for leaf in flat(item)]
     return [nest]
+
+
+def require_float32(found: Trace) -> None:
+    """Raises ExportError for a layer that computes in float16 or another type: files compute in float32."""
+    for call in found.calls:
+        dtype = str(getattr(call.layer, "compute_dtype", None) or "float32")
+        if dtype.startswith(("float", "bfloat")) and dtype != "float32":
+            raise ExportError(
+                f"layer '{call.name}' computes in {dtype}, the file in float32: it would compute other than what was"
+                " trained; make the model with the dtype policy float32 and give it the weights (set_weights)"
+            )
 
 
 def layer_name(layer: Keras) -> str:
@@ -166,7 +178,7 @@ class _Tracer:
         graph = self.flavour.graph(model)
         if graph is None:
             graph = self._open(model, *self._shapes(model, input_shape), model.name)
-        tensors = _flat(graph.inputs)
+        tensors = flat(graph.inputs)
         given = [self._value(t, str(t.name).partition(":")[0]) for t in tensors]
         outputs = self._graph(graph, given, "", 0)
         found = list(getattr(graph, "output_names", ()) or [])
@@ -208,15 +220,26 @@ class _Tracer:
     def _graph(self, graph: Keras, given: list[Value], prefix: str, depth: int) -> list[Value]:
         if depth > _DEEPEST:
             raise ExportError(f"layer '{prefix.rstrip('/')}' opens into itself")
-        values: dict[int, Value] = {id(t): v for t, v in zip(_flat(graph.inputs), given, strict=True)}
+        values: dict[int, Value] = {id(t): v for t, v in zip(flat(graph.inputs), given, strict=True)}
         nodes = graph._nodes_by_depth
+        self._require_no_mask(nodes, prefix)
         for level in sorted(nodes, reverse=True):
             for node in nodes[level]:
                 layer, args, kwargs, outputs = self.flavour.node(node)
                 if all(id(t) in values for t in outputs) or type(layer).__name__ == "InputLayer":
                     continue
                 self._call(layer, args, kwargs, outputs, values, prefix, depth)
-        return [values[id(t)] for t in _flat(graph.outputs)]
+        return [values[id(t)] for t in flat(graph.outputs)]
+
+    def _require_no_mask(self, nodes: Mapping[int, list[Keras]], prefix: str) -> None:
+        """Before its parts are met: Keras 3 has the comparison that makes the mask among its nodes."""
+        for layer in (self.flavour.node(node)[0] for level in nodes.values() for node in level):
+            if type(layer).__name__ == "Masking" or getattr(layer, "mask_zero", False) is True:
+                how = "mask_zero=True" if hasattr(layer, "mask_zero") else "Masking"
+                raise ExportError(
+                    f"layer '{prefix}{layer_name(layer)}': {how} has no ONNX form here; layers behind it would see no"
+                    " mask"
+                )
 
     def _call(
         self,

@@ -41,6 +41,11 @@ def _quantized_product(wrapper: Any) -> Unwrapped:
     return Unwrapped(layer, {weight.attribute: grid}, batch_norm=wrapper.batch_norm)
 
 
+def _quantized_scale(wrapper: Any) -> Unwrapped:
+    """wia_quant.keras.keras3.QuantizedScale: the file chooses the same grid for the factors."""
+    return Unwrapped(wrapper.layer)
+
+
 # -- tensorflow-model-optimization --------------------------------------------------------------------------------
 
 
@@ -115,6 +120,7 @@ UNWRAP: Final[Mapping[str, Unwrap]] = MappingProxyType(
     {
         "FakeQuantize": _fake_quantize,
         "QuantizedProduct": _quantized_product,
+        "QuantizedScale": _quantized_scale,
         "QuantizeLayer": _quantize_layer,
         "QuantizeWrapper": _quantize_wrapper,
         "QuantizeWrapperV2": _quantize_wrapper,

@@ -3,22 +3,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import keras
+import numpy as np
 
+from wia_quant.affine import INT8, Range, choose_qparams, fake_quantize
 from wia_quant.errors import ExportError, UsageError
 from wia_quant.keras.emit.table import OPERATION, key_of
 from wia_quant.keras.keras3.fake_quantize import FakeQuantize
-from wia_quant.keras.keras3.product import QuantizedProduct
+from wia_quant.keras.keras3.product import QuantizedProduct, QuantizedScale
 from wia_quant.keras.placement import Placement, Role, place
 from wia_quant.keras.steps import Step, foldable_batch_norms, split
-from wia_quant.keras.trace import Keras, Trace, Value, map_nest, trace
+from wia_quant.keras.trace import Keras, Trace, Value, map_nest, require_float32, trace
+from wia_quant.keras.values import array
 from wia_quant.keras.walk import is_known
 from wia_quant.keras.weights import WEIGHTS
 from wia_quant.keras.wrappers import UNWRAP
+
+_log = logging.getLogger(__name__)
 
 
 def quantize_model(model: Keras, *, exclude: Iterable[str] = (), input_shape: Any = None) -> Keras:
@@ -39,8 +45,11 @@ def quantize_model(model: Keras, *, exclude: Iterable[str] = (), input_shape: An
     found = trace(model, is_known, input_shape)
     if any(type(call.layer).__name__ in UNWRAP for call in found.calls):
         raise UsageError(f"model '{model.name}' is quantized already")
+    require_float32(found)
     steps = _with_separable_split(split(found, key_of, UNWRAP))
     placement = place(steps, found.inputs, found.outputs, _excluded(steps, exclude))
+    for name in _opened_with_weights(steps):
+        _log.warning("layer '%s' was opened: its own weights are not trained, they keep their values", name)
     return _Rebuilder(found, steps, placement).run(model.name)
 
 
@@ -50,6 +59,17 @@ def _excluded(steps: list[Step], names: Iterable[str]) -> frozenset[str]:
         if not any(n == name or n.startswith(f"{name}/") for n in known):
             raise UsageError(f"exclude '{name}': the model has no such layer; see model.summary()")
     return frozenset(n for n in known if any(n == e or n.startswith(f"{e}/") for e in names))
+
+
+def _opened_with_weights(steps: list[Step]) -> list[str]:
+    """The users' layers whose weights operations read: a functional model trains only those of layers."""
+    found = [
+        step.name.rpartition("/")[0]
+        for step in steps
+        if _is_operation(step.layer)
+        and any(isinstance(leaf, keras.Variable) for leaf in keras.tree.flatten([step.args, dict(step.kwargs)]))
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _with_separable_split(steps: list[Step]) -> list[Step]:
@@ -124,15 +144,17 @@ class _Rebuilder:
         )
 
     def _norms_to_hold(self) -> dict[int, Step]:
-        """``id`` of a product -> its BatchNorm, where neither is called twice."""
+        """``id`` of a product -> its BatchNorm, where all calls of either are calls of both."""
         calls = Counter(id(step.layer) for step in self.steps)
         roles = self.placement.roles
-        return {
+        norms = {
             key: norm
             for key, norm in foldable_batch_norms(self.steps, self.trace.outputs).items()
             if roles[id(norm)] is Role.NORM
-            and calls[id(norm.layer)] == calls[id(self.producers[id(norm.inputs[0])].layer)] == 1
         }
+        pair = {key: (id(self.producers[id(norm.inputs[0])].layer), id(norm.layer)) for key, norm in norms.items()}
+        pairs = Counter(pair.values())
+        return {key: norm for key, norm in norms.items() if all(calls[i] == pairs[pair[key]] for i in pair[key])}
 
     def _step(self, step: Step) -> None:
         if id(step) in self.held:
@@ -141,7 +163,8 @@ class _Rebuilder:
             map_nest(nest, lambda leaf: self._read(step, leaf) if isinstance(leaf, Value) else leaf)
             for nest in (step.args, dict(step.kwargs))
         )
-        if step.key.startswith(OPERATION):
+        if _is_operation(step.layer):
+            args, kwargs = self._rounded_constants(step, args), self._rounded_constants(step, kwargs)
             result = step.layer(*args, **kwargs)
         else:
             layer = self._layer(step)
@@ -153,6 +176,12 @@ class _Rebuilder:
         outputs = self.norms[id(step)].outputs if id(step) in self.norms else step.outputs
         for value, tensor in zip(outputs, keras.tree.flatten(result), strict=True):
             self._made(value, tensor)
+
+    def _rounded_constants(self, step: Step, nest: Any) -> Any:
+        """The weights and numbers that a sum or a product has for operands, on the grid that they have in the file."""
+        if self.placement.roles[id(step)] is not Role.ARITHMETIC or step.key == f"{OPERATION}Matmul":
+            return nest
+        return map_nest(nest, _rounded)
 
     def _made(self, value: Value, tensor: Any) -> None:
         self.raw[id(value)] = self.rounded[id(value)] = tensor
@@ -191,6 +220,8 @@ class _Rebuilder:
             self.names.discard(name)
             name = self._unique(f"{name}_linear")
         copy = _copy_of(step, {**config, "name": name})
+        if step.key == "LayerScale" and self.placement.roles[id(step)] is Role.ARITHMETIC:
+            return QuantizedScale(copy, name=self._unique(f"{name}_quantized"), trainable=copy.trainable)
         if self.placement.roles[id(step)] is not Role.PRODUCT:
             return copy
         norm = self.norms.get(id(step))
@@ -212,6 +243,22 @@ class _Rebuilder:
             unique, n = f"{name}_{n}", n + 1
         self.names.add(unique)
         return unique
+
+
+def _is_operation(layer: Keras) -> bool:
+    """Whether it is called as it is: a function of ``keras.ops``, which has no weights to copy."""
+    return isinstance(layer, keras.Operation) and not isinstance(layer, keras.layers.Layer)
+
+
+def _rounded(operand: Any) -> Any:
+    """An operand that is no tensor of the model: what its int8 levels stand for."""
+    if isinstance(operand, keras.KerasTensor) or not (hasattr(operand, "shape") or isinstance(operand, float)):
+        return operand
+    values = array(operand)
+    if values.dtype.kind != "f" or not values.size:
+        return operand
+    span = Range.around_zero(float(values.min()), float(values.max()))
+    return fake_quantize(values.astype(np.float32), choose_qparams(span, INT8))
 
 
 def _copy_of(step: Step, config: dict[str, Any]) -> Keras:

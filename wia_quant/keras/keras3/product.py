@@ -10,9 +10,9 @@ from typing import Any, Final
 import keras
 from keras import ops
 
-from wia_quant.affine import INT8_NARROW, MIN_SCALE
+from wia_quant.affine import INT8, INT8_NARROW, MIN_SCALE
 from wia_quant.keras.emit.table import key_of
-from wia_quant.keras.keras3.fake_quantize import fake_quantize, quotient
+from wia_quant.keras.keras3.fake_quantize import affine_grid, fake_quantize, quotient
 from wia_quant.keras.weights import WEIGHTS, summed_axes
 
 Multiply = Callable[[Any, Any, Any], Any]
@@ -144,6 +144,22 @@ class QuantizedProduct(keras.layers.Wrapper):
             for name in ("layer", "batch_norm")
         )
         return cls(**{**config, "layer": layer, "batch_norm": norm})
+
+
+@keras.saving.register_keras_serializable("wia_quant")
+class QuantizedScale(keras.layers.Wrapper):
+    """A LayerScale whose factors are on the one affine grid that they have in the file."""
+
+    def call(self, inputs: Any) -> Any:
+        gamma = _tensor(self.layer.gamma)
+        lo, hi = (
+            ops.stop_gradient(end) for end in (ops.minimum(ops.min(gamma), 0.0), ops.maximum(ops.max(gamma), 0.0))
+        )
+        scale, zero_point = affine_grid(lo, hi)
+        return inputs * fake_quantize(gamma, scale, INT8.qmin - zero_point, INT8.qmax - zero_point)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
 
 
 def _tensor(variable: Any) -> Any:

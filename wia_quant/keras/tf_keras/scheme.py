@@ -31,14 +31,14 @@ from tensorflow_model_optimization.python.core.quantization.keras.default_8bit i
 from tensorflow_model_optimization.python.core.quantization.keras.graph_transformations import model_transformer
 from tensorflow_model_optimization.quantization import keras as tfmot
 
-from wia_quant.errors import ExportError, UsageError
+from wia_quant.errors import ExportError, UsageError, WiaError
 from wia_quant.keras.decompose import DECOMPOSE
 from wia_quant.keras.emit.table import key_of
 from wia_quant.keras.placement import Role, place
 from wia_quant.keras.steps import Step, split
 from wia_quant.keras.tf_keras.config import WiaQuantizeConfig
 from wia_quant.keras.tf_keras.quantizers import WiaActivationQuantizer, WiaWeightQuantizer
-from wia_quant.keras.trace import Keras, trace
+from wia_quant.keras.trace import Keras, require_float32, trace
 from wia_quant.keras.walk import is_known
 from wia_quant.keras.weights import WEIGHTS
 from wia_quant.keras.wrappers import UNWRAP
@@ -134,6 +134,7 @@ _INPUT: Final = ""
 def _configs(model: Keras, places: dict[str, Any]) -> dict[str, Any]:
     """Layer -> its QuantizeConfig, of the layers that were annotated and have something to quantize."""
     found = trace(model, is_known)
+    require_float32(found)
     steps = split(found, key_of, UNWRAP)
     names = {layer.name for layer in model.layers}
     excluded = frozenset(step.name for step in steps if _layer_of(step, names) not in places)
@@ -200,6 +201,11 @@ def quantize_model(model: Keras, *, exclude: Iterable[str] = ()) -> Keras:
                 f"layer '{layer.name}' is a model: tensorflow-model-optimization cannot quantize nested models; call"
                 " its layers in the outer model, or use Keras 3"
             )
+        if key_of(layer) == "SeparableConv1D":
+            raise ExportError(
+                f"layer '{layer.name}' (SeparableConv1D): tensorflow-model-optimization makes Lambda layers of it,"
+                " which have no ONNX form; use DepthwiseConv1D and Conv1D, or Keras 3"
+            )
         if key_of(layer) is None and type(layer).__name__ not in ("InputLayer", *DECOMPOSE):
             raise ExportError(
                 f"layer '{layer.name}' ({type(layer).__name__}) has no ONNX form here; see docs/keras.md for what has"
@@ -220,6 +226,14 @@ def quantize_model(model: Keras, *, exclude: Iterable[str] = ()) -> Keras:
         return layer if layer.name in kept else tfmot.quantize_annotate_layer(layer)
 
     with tfmot.quantize_scope(_OBJECTS):
-        annotated = tf_keras.models.clone_model(model, clone_function=annotate)
-        annotated.set_weights(model.get_weights())
-        return tfmot.quantize_apply(annotated, WiaQuantizeScheme())
+        try:
+            annotated = tf_keras.models.clone_model(model, clone_function=annotate)
+            annotated.set_weights(model.get_weights())
+            return tfmot.quantize_apply(annotated, WiaQuantizeScheme())
+        except WiaError:
+            raise
+        except Exception as error:  # whatever tfmot raises on layers that it cannot rebuild
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ExportError(
+                f"model '{model.name}': tensorflow-model-optimization cannot quantize it: {reason[:300]}"
+            ) from error
