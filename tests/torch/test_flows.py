@@ -14,7 +14,7 @@ from torch import nn
 
 import wia_quant.torch as wia
 from tests.torch.nets import NETS, Mobile, Residual, picture, train
-from wia_quant.errors import UsageError
+from wia_quant.errors import CalibrationError, DataError, UsageError
 from wia_quant.torch.product import QuantizedProduct
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +35,51 @@ def test_a_prepared_model_trains_and_saves_and_resumes(name: str) -> None:
         assert torch.equal(a, b), key
     grids = [[m.qparams() for m in net.modules() if isinstance(m, wia.FakeQuantize)] for net in (first, resumed)]
     assert [str(g) for g in grids[0]] == [str(g) for g in grids[1]]
+
+
+def _resumed(first: nn.Module, second: nn.Module, batches: list[tuple[torch.Tensor, ...]]) -> None:
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for net in (first, second):
+        train(net, batches)
+    for (key, a), b in zip(first.named_parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b), key
+    for (key, a), b in zip(first.named_buffers(), second.buffers(), strict=True):
+        assert torch.equal(a, b), key
+
+
+def test_a_checkpoint_keeps_batch_norm_frozen() -> None:
+    first = wia.prepare_qat(Residual())
+    train(first, [picture()])
+    wia.freeze_batch_norm(first)
+    _resumed(first, wia.prepare_qat(Residual()), [picture() for _ in range(2)])
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_learned_scales_go_on_from_a_checkpoint_with_or_without_a_second_start(again: bool) -> None:
+    qconfig = wia.get_lsq_qconfig()
+    first, second = wia.prepare_qat(Residual(), qconfig=qconfig), wia.prepare_qat(Residual(), qconfig=qconfig)
+    first(*picture())
+    learned = wia.start_learning(first)
+    with torch.no_grad():
+        learned[0].neg_()  # as a large step may leave it
+    second.load_state_dict(first.state_dict())
+    if again:
+        wia.start_learning(second)
+    _resumed(first, second, [picture() for _ in range(2)])
+
+
+def test_a_scale_that_saw_nothing_cannot_learn_and_is_named() -> None:
+    with pytest.raises(CalibrationError, match=r"'stem.weight_fake_quantize' saw no data.*load_state_dict"):
+        wia.start_learning(wia.prepare_qat(Residual(), qconfig=wia.get_lsq_qconfig()))
+    with pytest.raises(UsageError, match="no scales to learn"):
+        wia.start_learning(wia.prepare_qat(Residual()))
+
+
+def test_observing_nothing_or_a_float_model_is_an_error() -> None:
+    with pytest.raises(DataError, match="no batch"):
+        wia.observe(wia.prepare_qat(Residual()), [])
+    with pytest.raises(UsageError, match="call prepare_qat"):
+        wia.observe(Residual(), [picture()])
 
 
 def test_a_copy_is_its_own_model() -> None:

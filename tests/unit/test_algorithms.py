@@ -115,6 +115,26 @@ def test_a_range_that_clips_a_worthless_outlier_stays() -> None:
     assert range_choice(made, samples, None)["widened"] == 0
 
 
+def test_branches_of_other_ranges_that_leave_a_concat_float_do_not_end_quantize_with_a_key_error() -> None:
+    """The plan is made again with the concat float, and observes less than what was measured."""
+    constants = conv_constants("c", (4, 3, 1, 1)) | conv_constants("d", (4, 3, 1, 1)) | {"big": np.float32(1000)}
+    nodes = [
+        conv("c", "x", "a"),
+        conv("d", "x", "b"),
+        helper.make_node("Mul", ["b", "big"], ["m"], "mul"),
+        helper.make_node("Sigmoid", ["a"], ["s"], "sigmoid"),
+        helper.make_node("Concat", ["s", "m", "x"], ["cat"], "cat", axis=1),
+        conv("e", "cat", "y"),
+    ]
+    proto = model(nodes, {"x": [1, 3, 8, 8]}, ["y"], constants | conv_constants("e", (2, 11, 1, 1)))
+    samples = feeds()
+    written = quantize(proto, samples)
+    reasons = {d.node: d.reason for d in written.plan.decisions if not d.quantized}
+    assert "ranges differ" in reasons["cat"]
+    wanted, got = run(proto, samples[0])[0], run(written.model, samples[0])[0]
+    np.testing.assert_allclose(got, wanted, atol=0.02 * float(np.abs(wanted).max()))
+
+
 def test_what_no_product_reads_is_clipped_half_as_much() -> None:
     """A sum's input cut to the mean of the batches lost the only line of text of a picture (PP-OCRv4 detection)."""
     nodes = [

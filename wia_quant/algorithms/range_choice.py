@@ -41,8 +41,10 @@ def range_choice(draft: Draft, batches: Sequence[Feeds], progress: Progress | No
         return {"widened": 0, "reason": "the table's ranges were chosen when it was made"}
     plan = draft.plan
     calibrated = group_ranges(draft.model, plan, draft.ranges)
-    seen = {name: _union(r, draft.extremes[name]) for name, r in draft.ranges.items() if name in draft.extremes}
-    if len(seen) != len(draft.ranges):
+    # The plan, made again, may observe less than what has a range: nodes that mix ranges became float.
+    ranges = {name: draft.ranges[name] for name in plan.observe if name in draft.ranges}
+    seen = {name: _union(r, draft.extremes[name]) for name, r in ranges.items() if name in draft.extremes}
+    if len(seen) != len(ranges):
         return {"widened": 0, "reason": "the table does not say what was seen"}
     widest = group_ranges(draft.model, plan, seen)
     candidates = {
@@ -74,7 +76,7 @@ def range_choice(draft: Draft, batches: Sequence[Feeds], progress: Progress | No
         best = int(np.argmin(total))
         if best and total[best] < MARGIN * total[0]:
             steps[group] = STEPS[best]
-    for name, r in draft.ranges.items():
+    for name, r in ranges.items():
         if (step := steps.get(group_of[name])) is not None:
             draft.ranges[name] = _between(r, seen[name], step)
     return {"widened": len(steps) - unread, "unread": unread, "of": len(calibrated)}

@@ -17,7 +17,7 @@ from torch import nn
 from torch.ao.quantization import QConfig
 
 from wia_quant.affine import QParams, Range
-from wia_quant.errors import CalibrationError
+from wia_quant.errors import CalibrationError, DataError, UsageError
 from wia_quant.exporters.encodings import take_apart
 from wia_quant.prepare import prepare as fold
 from wia_quant.table import CalibrationTable
@@ -111,9 +111,17 @@ def _mark(n: int) -> float:
 
 
 def observe(prepared: nn.Module, batches: Iterable[Any]) -> nn.Module:
-    """Shows samples to a prepared model before training, so that the first step's ranges are not those of one batch."""
+    """Shows samples to a prepared model before training, so that the first step's ranges are not those of one batch.
+
+    Raises:
+        UsageError: a model that is not prepared, or data that it does not run on.
+        DataError: no batch.
+    """
+    if not any(isinstance(module, FakeQuantize) for module in prepared.modules()):
+        raise UsageError(f"{type(prepared).__name__} has no fake quantizers to observe; call prepare_qat on it first")
     modes = {module: module.training for module in prepared.modules()}
     quantizers = [m for m in prepared.modules() if isinstance(m, FakeQuantize) and m.observer.has_history]
+    shown = 0
     before = [(m.always_observe, m.quantizing) for m in quantizers]
     try:
         prepared.eval()
@@ -123,11 +131,14 @@ def observe(prepared: nn.Module, batches: Iterable[Any]) -> nn.Module:
             for batch in batches:
                 args, kwargs = arguments(batch)
                 prepared(*args, **kwargs)
+                shown += 1
     finally:
         for quantizer, (always, quantizing) in zip(quantizers, before, strict=True):
             quantizer.always_observe, quantizer.quantizing = always, quantizing
         for module, training in modes.items():
             module.training = training
+    if not shown:
+        raise DataError("the data gives no batch: nothing was observed")
     return prepared
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from wia_quant.affine import MIN_SCALE, QParams, QType
+from wia_quant.errors import CalibrationError, UsageError
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.observers import Observer
 
@@ -37,7 +38,12 @@ class LearnedFakeQuantize(FakeQuantize):
         self.register_parameter("learned_scale", None)
 
     def start_learning(self) -> nn.Parameter:
-        """Makes the scale in force a parameter, for an optimizer; the observer rests from now on."""
+        """Makes the scale in force a parameter, for an optimizer; the observer rests from now on.
+
+        One that learns already, as a checkpoint's does after ``load_state_dict``, goes on with the parameter it has.
+        """
+        if self.learned_scale is not None:
+            return self.learned_scale
         self.qparams()
         self.observing = False
         self.learned_scale = nn.Parameter(self.scale.detach().clone())
@@ -74,7 +80,7 @@ class LearnedFakeQuantize(FakeQuantize):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:  # Any: torch's own signature
         key = prefix + "learned_scale"
         if key in state_dict and self.learned_scale is None:
-            self.learned_scale = nn.Parameter(torch.empty_like(state_dict[key]))
+            self.learned_scale = nn.Parameter(torch.empty_like(state_dict[key], device=self.scale.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -104,5 +110,21 @@ class _LearnedStep(torch.autograd.Function):
 
 
 def start_learning(model: nn.Module) -> list[nn.Parameter]:
-    """Every LearnedFakeQuantize starts; returns the new parameters, for an optimizer's parameter group."""
-    return [m.start_learning() for m in model.modules() if isinstance(m, LearnedFakeQuantize)]
+    """Every LearnedFakeQuantize starts; returns their parameters, for an optimizer's parameter group.
+
+    To resume, call ``load_state_dict`` first: the checkpoint's scales learn on.
+
+    Raises:
+        CalibrationError: one that saw no data; names it.
+        UsageError: the model has none.
+    """
+    found = {name: m for name, m in model.named_modules() if isinstance(m, LearnedFakeQuantize)}
+    if not found:
+        raise UsageError(f"{type(model).__name__} has no scales to learn; prepare it with qconfig=get_lsq_qconfig()")
+    for name, module in found.items():
+        if module.learned_scale is None and not module.observer.seen:
+            raise CalibrationError(
+                f"'{name}' saw no data, so that its scale has no value to learn from; run the model on a batch first,"
+                " or call load_state_dict before start_learning to resume"
+            )
+    return [module.start_learning() for module in found.values()]

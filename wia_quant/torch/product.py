@@ -98,6 +98,12 @@ class QuantizedProduct(nn.Module):
                 raise  # how Python treats an object is its own: a parametrized product has a __deepcopy__
             return getattr(super().__getattr__("product"), name)
 
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"batch_norm_frozen": self.batch_norm_frozen}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.batch_norm_frozen = state["batch_norm_frozen"]
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.bn is None:
             weight = self.weight_fake_quantize(self.product.weight)
