@@ -37,9 +37,10 @@ def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8",
         ExportError: grids that are not constant, that differ where the format needs one, or that no integer
             operator would use.
     """
-    encodings = take_apart(proto)
+    encodings = _round_before_folding(take_apart(proto))
     device = load_target(target)
     prepared = prepare(encodings.model, opset=13, keep=_apart(encodings))
+    encodings = _folded_to_weights(prepared.model, encodings)
     without: dict[str, str] = {}
     plan = decide(prepared.model, scheme, {}, device, small_products=True)
     if plan.halves:
@@ -60,6 +61,37 @@ def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8",
     scales = _weight_scales(prepared.model, plan, encodings)
     data = {"data": {"kind": source}}
     return write(prepared, plan, ranges, device, weights=scales, choices=choices, calibration=data)
+
+
+def _round_before_folding(encodings: Encodings) -> Encodings:
+    """Parameters that training rounds and computes with, as in ``w * g``, have their rounded values when that folds."""
+    weights, constants = dict(encodings.weights), {t.name: t for t in encodings.model.graph.initializer}
+    origin: dict[str, set[str]] = {name: {name} for name in constants}
+    for node in encodings.model.graph.node:
+        inputs = [name for name in node.input if name]
+        if not inputs or not origin.keys() >= set(inputs):
+            continue
+        sources = set().union(*(origin[name] for name in inputs))
+        origin.update(dict.fromkeys(node.output, sources))
+        for name in sources & set(weights):
+            rounded = fake_quantize(weights[name].values, weights[name].qparams)
+            constants[name].CopyFrom(onnx.numpy_helper.from_array(rounded, name))
+            weights[name] = TrainedWeight(rounded, weights[name].qparams)
+            if node.op_type not in _MOVERS:
+                del weights[name]
+    return replace(encodings, weights=weights)
+
+
+#: A parameter keeps its levels behind these.
+_MOVERS: Final = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"})
+
+
+def _folded_to_weights(model: Model, encodings: Encodings) -> Encodings:
+    """A tensor on a grid that folding made a constant is a weight."""
+    arrays = {name: array for name in encodings.activations if (array := model.array(name)) is not None}
+    weights = {n: TrainedWeight(a.astype(np.float32), encodings.activations[n]) for n, a in arrays.items()}
+    activations = {n: qp for n, qp in encodings.activations.items() if n not in arrays}
+    return replace(encodings, activations=activations, weights={**encodings.weights, **weights})
 
 
 #: What folds into the product before it, were the tensor between them not on a grid.
@@ -142,12 +174,24 @@ def _readers_without_grid(model: Model, plan: Plan, encodings: Encodings) -> dic
 
 
 def _float_weights(model: Model, plan: Plan, encodings: Encodings) -> dict[str, str]:
-    """The integer nodes whose weight training left float -> why they stay float."""
-    return {
-        weight.node: f"training left '{weight.tensor}' float"
-        for weight in plan.weights
-        if _trained(model, encodings, weight.tensor) is None
-    }
+    """The integer nodes whose weight training left float, or on a grid of activations -> why they stay float."""
+    found: dict[str, str] = {}
+    for weight in plan.weights:
+        trained = _trained(model, encodings, weight.tensor)
+        if trained is None:
+            found[weight.node] = f"training left '{weight.tensor}' float"
+        elif trained.axis is None and not _is_symmetric(trained):
+            found[weight.node] = f"training put '{weight.tensor}' on a grid with a zero point, as weights have none"
+    return found
+
+
+def _is_symmetric(weight: TrainedWeight) -> bool:
+    """Whether its levels are those of a weight, 0 in the middle."""
+    qp = weight.qparams
+    levels = np.rint(weight.values / qp.scale)
+    return bool(
+        np.all(qp.zero_point == qp.qtype.middle) and levels.min(initial=0) >= -(qp.qtype.qmax - qp.qtype.middle)
+    )
 
 
 def _with_unread_grids(model: Model, plan: Plan, encodings: Encodings) -> tuple[Plan, list[str]]:

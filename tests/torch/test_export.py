@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812  # as every torch user writes it
 from torch import nn
 
 from benchmarks.torch_steps import operator_by_operator
@@ -344,3 +347,44 @@ def test_the_same_training_exports_the_same_file() -> None:
     example = picture()
     once, again = (export(copy.deepcopy(prepared), example).model.SerializeToString() for _ in range(2))
     assert once == again
+
+
+class _Formula(nn.Module):
+    """``formula(self, x)``, where ``p`` and ``q`` are parameters and ``a`` a layer."""
+
+    def __init__(self, formula: Callable[[Any, torch.Tensor], torch.Tensor], p: list[int], q: list[int]) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.formula, self.a = formula, nn.Linear(5, 5)
+        self.p, self.q = nn.Parameter(torch.randn(p)), nn.Parameter(torch.rand(q))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.formula(self, x)
+
+
+FORMULAS: Final[dict[str, Callable[[], nn.Module]]] = {
+    "a weight scaled": lambda: _Formula(lambda s, x: F.linear(F.relu(s.a(x)), s.p * s.q), [6, 5], [6, 1]),
+    "a matrix scaled": lambda: _Formula(lambda s, x: F.relu(s.a(x)) @ (s.p * s.q), [5, 6], [5, 1]),
+    "t()": lambda: _Formula(lambda s, x: F.relu(x @ s.p.t()) @ s.q, [6, 5], [6, 5]),
+    "transpose": lambda: _Formula(lambda s, x: F.relu(x @ s.p.transpose(0, 1)) @ s.q, [6, 5], [6, 5]),
+    "a sum of parameters": lambda: _Formula(lambda s, x: s.a(s.a(x) + (s.p + s.q)), [5], [5]),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_what_folding_makes_of_parameters_is_what_training_computed(name: str) -> None:
+    batches = [(torch.randn(40, 5),) for _ in range(3)]
+    prepared = prepare_qat(FORMULAS[name]())
+    train(prepared, batches)
+    (difference,) = export(prepared, batches[0], verify=True).differences
+    assert difference.share == 0.0
+
+
+def test_one_small_product_between_float_operators_is_exported_as_integers() -> None:
+    """It is left float after training where others are integers; alone, export said that there was nothing."""
+    net = nn.Sequential(nn.Embedding(20, 8), nn.Tanh(), nn.Linear(8, 20))
+    prepared, x = prepare_qat(net), torch.randint(0, 20, (3, 5))
+    prepared(x)
+    exported = export(prepared, x, verify=True)
+    assert exported.differences[0].share == 0.0
+    assert [d.node for d in exported.plan.decisions if d.quantized]

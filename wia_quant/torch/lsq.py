@@ -27,6 +27,8 @@ class LearnedFakeQuantize(FakeQuantize):
         learned_scale: the parameter, the shape of ``scale``; absent while observing.
     """
 
+    learned_scale: nn.Parameter | None
+
     def __init__(
         self,
         observer: Callable[[], Observer],
