@@ -367,6 +367,7 @@ FORMULAS: Final[dict[str, Callable[[], nn.Module]]] = {
     "a matrix scaled": lambda: _Formula(lambda s, x: F.relu(s.a(x)) @ (s.p * s.q), [5, 6], [5, 1]),
     "t()": lambda: _Formula(lambda s, x: F.relu(x @ s.p.t()) @ s.q, [6, 5], [6, 5]),
     "transpose": lambda: _Formula(lambda s, x: F.relu(x @ s.p.transpose(0, 1)) @ s.q, [6, 5], [6, 5]),
+    "a standardized weight": lambda: _Formula(lambda s, x: F.linear(s.a(x), s.p - s.p.mean(1, True)), [6, 5], [6]),
     "a sum of parameters": lambda: _Formula(lambda s, x: s.a(s.a(x) + (s.p + s.q)), [5], [5]),
 }
 

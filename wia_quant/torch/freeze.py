@@ -15,10 +15,11 @@ import torch
 from torch import fx, nn
 
 from wia_quant.affine import QParams, QType
+from wia_quant.torch.constants import is_constant, value_of
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.marker import quantize_dequantize, round_to_half
-from wia_quant.torch.paths import get, put
+from wia_quant.torch.paths import put
 from wia_quant.torch.product import QuantizedProduct, multiply
 
 
@@ -113,9 +114,9 @@ def _see_constants(model: nn.Module) -> None:
     """The ranges of parameters in the graph are those of the last step's begin; evaluation takes them as they are."""
     graph = getattr(model, "wia_graph", None) or getattr(model, "graph", None)
     for node in graph.nodes if isinstance(graph, fx.Graph) else ():
-        if node.op != "call_module" or len(node.all_input_nodes) != 1 or node.all_input_nodes[0].op != "get_attr":
+        if node.op != "call_module" or len(node.all_input_nodes) != 1 or not is_constant(node.all_input_nodes[0]):
             continue
         quantizer = model.get_submodule(str(node.target))
         if isinstance(quantizer, FakeQuantize) and not quantizer.observer.has_history:
             with torch.no_grad():
-                quantizer(get(model, str(node.all_input_nodes[0].target)))
+                quantizer(value_of(model, node.all_input_nodes[0]))

@@ -23,6 +23,7 @@ from torch.nn import functional
 from wia_quant.errors import UsageError
 from wia_quant.policy import SMALL_EMBEDDING
 from wia_quant.torch.choice import Choice, by_attributes, by_mapping
+from wia_quant.torch.constants import is_constant, value_of
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.functional_products import modularize
 from wia_quant.torch.half import HalfQuantize
@@ -266,7 +267,7 @@ def _insert_quantizers(model: nn.Module, graph: fx.Graph, choice: Choice, made: 
             continue  # weights only
         key = placement.groups.find(node).name
         if key not in holder:
-            constant = all(n.op == "get_attr" for n in placement.members(node))
+            constant = all(is_constant(n) for n in placement.members(node))
             holder[key] = _constant_quantizer(model, node, qconfig) if constant else qconfig.activation()
         readers = placement.readers(node)
         with graph.inserting_after(node):
@@ -304,7 +305,7 @@ def _constant_quantizer(model: nn.Module, node: fx.Node, qconfig: QConfig) -> Fa
         return weight
     reader = next(iter(node.users))
     matrix = is_matrix_product(reader) and len(reader.args) > 1 and reader.args[1] is node
-    if matrix and get(model, str(node.target)).dim() == 2:
+    if matrix and value_of(model, node).dim() == 2:
         if weight.axis is not None:
             weight.axis = 1
         return weight
@@ -321,6 +322,8 @@ def _roles(model: nn.Module, graph: fx.Graph, choice: Choice, made: Preparation,
         if node.target is operator.getitem and not _is_slice(node) and roles[node.all_input_nodes[0]] is Role.FLOAT:
             continue  # one of several results or inputs: a source
         role = _role_by_table(model, node)
+        if is_constant(node) and role is not Role.MOVER and not halves:
+            continue  # one constant of the file
         if role is None and halves and node.target in HALVES:
             role = Role.ARITHMETIC
         if choice.of_node(node) is None:
