@@ -18,7 +18,7 @@ from wia_quant.graph import Model
 from wia_quant.grids import Scales, WeightKey, group_ranges, uses_of_weights
 from wia_quant.halves import too_large
 from wia_quant.operators import Kind, operator
-from wia_quant.policy import ActivationPlan, Plan, decide
+from wia_quant.policy import ActivationPlan, Plan, decide, scheme_named
 from wia_quant.prepare import Prepared, prepare
 from wia_quant.quantizer import Written, write
 from wia_quant.targets.target import DEFAULT, Target, load_target
@@ -37,10 +37,13 @@ def export_trained(proto: onnx.ModelProto, *, source: str, scheme: str = "w8a8",
         ExportError: grids that are not constant, that differ where the format needs one, or that no integer
             operator would use.
     """
-    encodings = _round_before_folding(take_apart(proto))
+    encodings = take_apart(proto)
+    if not scheme_named(scheme).halves:
+        encodings = _round_before_folding(encodings)
     device = load_target(target)
     prepared = prepare(encodings.model, opset=13, keep=_apart(encodings))
-    encodings = _folded_to_weights(prepared.model, encodings)
+    if not scheme_named(scheme).halves:
+        encodings = _folded_to_weights(prepared.model, encodings)
     without: dict[str, str] = {}
     plan = decide(prepared.model, scheme, {}, device, small_products=True)
     if plan.halves:

@@ -350,12 +350,12 @@ def test_the_same_training_exports_the_same_file() -> None:
 
 
 class _Formula(nn.Module):
-    """``formula(self, x)``, where ``p`` and ``q`` are parameters and ``a`` a layer."""
+    """``formula(self, x)``, where ``p`` and ``q`` are parameters and ``a`` and ``b`` layers."""
 
     def __init__(self, formula: Callable[[Any, torch.Tensor], torch.Tensor], p: list[int], q: list[int]) -> None:
         super().__init__()
         torch.manual_seed(4)
-        self.formula, self.a = formula, nn.Linear(5, 5)
+        self.formula, self.a, self.b = formula, nn.Linear(5, 5), nn.Linear(5, 5)
         self.p, self.q = nn.Parameter(torch.randn(p)), nn.Parameter(torch.rand(q))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -368,7 +368,7 @@ FORMULAS: Final[dict[str, Callable[[], nn.Module]]] = {
     "t()": lambda: _Formula(lambda s, x: F.relu(x @ s.p.t()) @ s.q, [6, 5], [6, 5]),
     "transpose": lambda: _Formula(lambda s, x: F.relu(x @ s.p.transpose(0, 1)) @ s.q, [6, 5], [6, 5]),
     "a standardized weight": lambda: _Formula(lambda s, x: F.linear(s.a(x), s.p - s.p.mean(1, True)), [6, 5], [6]),
-    "a sum of parameters": lambda: _Formula(lambda s, x: s.a(s.a(x) + (s.p + s.q)), [5], [5]),
+    "a sum of parameters": lambda: _Formula(lambda s, x: s.b(s.a(x) + (s.p + s.q)), [5], [5]),
 }
 
 

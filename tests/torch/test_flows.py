@@ -16,6 +16,7 @@ import wia_quant.torch as wia
 from tests.torch.nets import NETS, Mobile, Residual, picture, train
 from wia_quant.errors import CalibrationError, DataError, UsageError
 from wia_quant.torch.product import QuantizedProduct
+from wia_quant.torch.trace import PrepareError
 
 ROOT = Path(__file__).parents[2]
 
@@ -209,3 +210,39 @@ def test_short_training_recovers_what_weights_of_four_bits_lose() -> None:
         lost = float(teacher(wia.convert(calibrated)(unseen), unseen))
         left = float(teacher(prepared(unseen), unseen))
     assert left < 0.5 * lost, (left, lost)
+
+
+def test_a_wrapper_of_a_model_is_an_error_that_names_what_is_in_it() -> None:
+    for wrap in (nn.DataParallel, torch.optim.swa_utils.AveragedModel):
+        with pytest.raises(UsageError, match=r"model\.module"):
+            wia.export(wrap(wia.prepare_qat(Residual())), picture())
+
+
+def test_nan_and_missing_data_name_the_quantizer() -> None:
+    (x,) = picture()
+    with pytest.raises(CalibrationError, match=r"'wia_activation_quantizers.x': .*NaN"):
+        wia.prepare_qat(Residual())(x * float("nan"))
+    with pytest.raises(CalibrationError, match=r"quantizer 'wia_activation_quantizers.\w+' saw no data"):
+        wia.convert(wia.prepare(Residual()))
+
+
+def test_circular_padding_is_refused_before_training() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"))
+    with pytest.raises(PrepareError, match=r"'0' has padding_mode='circular'"):
+        wia.prepare_qat(net)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"input_names": ["a", "b"]}, "input_names has 2 names, but the model has 1 inputs"),
+        ({"input_names": ["a"], "output_names": ["a"]}, "taken twice"),
+        ({"output_names": [""]}, "empty"),
+    ],
+)
+def test_names_that_do_not_fit_the_inputs_and_outputs_are_an_error(names: dict[str, list[str]], message: str) -> None:
+    prepared = wia.prepare_qat(nn.Sequential(nn.Linear(4, 3)))
+    x = torch.randn(2, 4)
+    prepared(x)
+    with pytest.raises(UsageError, match=message):
+        wia.export(prepared, x, **names)

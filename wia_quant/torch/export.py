@@ -21,7 +21,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from wia_quant.errors import ExportError, MissingExtraError
+from wia_quant.errors import ExportError, MissingExtraError, UsageError
 from wia_quant.files import replacing
 from wia_quant.graph import save
 from wia_quant.policy import Plan, scheme_named
@@ -181,7 +181,24 @@ def to_onnx(
     refuse_divisors(program.exported_program)
     proto: onnx.ModelProto = program.model_proto
     pin_corners(proto)
+    _require_names(proto, input_names, output_names)
+    for part in (proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.input, *proto.graph.output):
+        del part.metadata_props[:]  # where torch traced what: other in every run, so that the digest would be, too
     return proto
+
+
+def _require_names(proto: onnx.ModelProto, inputs: list[str] | None, outputs: list[str] | None) -> None:
+    """Nothing, where each input and output has the name that was asked for, and no other has it."""
+    found = ([i.name for i in proto.graph.input], [o.name for o in proto.graph.output])
+    for what, asked, names in (("input", inputs, found[0]), ("output", outputs, found[1])):
+        if asked is not None and len(asked) != len(names):
+            raise UsageError(
+                f"{what}_names has {len(asked)} names, but the model has {len(names)} {what}s; give as many"
+            )
+    given = [*(inputs or ()), *(outputs or ())]
+    bad = next((n for n in given if not n or (found[0] + found[1]).count(n) > 1 or given.count(n) > 1), None)
+    if bad is not None:
+        raise UsageError(f"input_names, output_names: {bad!r} is empty or taken twice; every name must be its own")
 
 
 def float_onnx(model: nn.Module, example: Any) -> onnx.ModelProto:

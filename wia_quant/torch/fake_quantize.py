@@ -52,6 +52,8 @@ class FakeQuantize(FakeQuantizeBase):
         self._stale = False  # observed since the parameters were chosen
         #: Observe in evaluation mode too: post-training calibration.
         self.always_observe = False
+        #: Where it is in the prepared model, for messages.
+        self.path = ""
 
     # What torch.ao reads of a fake quantizer.
     is_per_channel = property(lambda self: self.axis is not None)
@@ -70,7 +72,7 @@ class FakeQuantize(FakeQuantizeBase):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         observed = self.observing and self._observes_now()
         if observed:
-            self.observer.observe(x.detach())
+            self._observe(x.detach())
             self._stale = True
         if not self.quantizing:
             return x
@@ -85,6 +87,12 @@ class FakeQuantize(FakeQuantizeBase):
             zp = int(zero_point)
             return _StraightThroughPerTensor.apply(x, scale, lo - zp, hi - zp, True)
         return fake_quantize(x, scale, zero_point, lo, hi, self.axis)
+
+    def _observe(self, x: torch.Tensor) -> None:
+        try:
+            self.observer.observe(x)
+        except CalibrationError as error:
+            raise CalibrationError(f"'{self.path}': {error}" if self.path else str(error)) from None
 
     def rounded_bias(self, bias: torch.Tensor, input_quantizer: FakeQuantize | None = None) -> torch.Tensor:
         """The bias of a product with this weight on the grid of the accumulator, (18); the gradient passes."""
@@ -122,7 +130,8 @@ class FakeQuantize(FakeQuantizeBase):
             CalibrationError: nothing was observed or loaded yet.
         """
         if not self.observer.seen:
-            raise CalibrationError("a fake quantizer saw no data; run the prepared model on samples before export")
+            which = f"fake quantizer '{self.path}'" if self.path else "a fake quantizer"
+            raise CalibrationError(f"{which} saw no data; run the prepared model on samples before export")
         self._refresh()
         zero_point = self.zero_point.cpu().numpy().astype(self.qtype.dtype)
         return QParams(self.qtype, self.scale.cpu().numpy(), zero_point, self.axis)

@@ -181,6 +181,9 @@ def _prepare(model: nn.Module, choice: Choice, example: Any = None) -> nn.Module
     modularize(model, graph)
     _fuse_products(model, graph, choice)
     _insert_quantizers(model, graph, choice, made)
+    for path, module in model.named_modules():
+        if isinstance(module, FakeQuantize):
+            module.path = path
     graph.lint()
     traced = fx.GraphModule(model, graph)
     # The graph's forward on the user's own object: its class, attributes and references stay.
@@ -244,6 +247,10 @@ def _is_small_table(product: nn.Module) -> bool:
 
 
 def _set_product(model: nn.Module, path: str, product: nn.Module, bn: nn.Module | None, qconfig: QConfig) -> None:
+    if getattr(product, "padding_mode", "") == "circular":
+        raise PrepareError(
+            f"'{path}' has padding_mode='circular', which the file cannot hold; take 'zeros', 'reflect' or 'replicate'"
+        )
     weight = qconfig.weight()
     if weight.axis is not None:
         weight.axis = CHANNEL_AXIS[kind_of(product) or nn.Conv2d]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -12,12 +12,14 @@ from torch.utils import _pytree as pytree
 from wia_quant.errors import UsageError
 from wia_quant.torch.culprit import reason_of
 
+_WRAPPERS: Final = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.optim.swa_utils.AveragedModel)
+
 
 def require_model(model: Any) -> None:
     """Nothing, for a module of float32 parameters.
 
     Raises:
-        UsageError: a class, TorchScript, another type of parameters, or none yet; says what to give instead.
+        UsageError: a class, TorchScript, a wrapper, another type of parameters, or none yet; says what to give instead.
     """
     kind = type(model).__name__
     if isinstance(model, type):
@@ -28,6 +30,8 @@ def require_model(model: Any) -> None:
         raise UsageError("an ExportedProgram was given; give the torch.nn.Module it was made of, or program.module()")
     if not isinstance(model, nn.Module):
         raise UsageError(f"a torch.nn.Module is needed, not a {kind}")
+    if isinstance(model, _WRAPPERS):
+        raise UsageError(f"{kind} only wraps a model; give the model in it: model.module")
     for name, value in (*model.named_parameters(), *model.named_buffers()):
         if value.is_meta:
             raise UsageError(f"parameter '{name}' is on the device 'meta' and has no values; load them first")
