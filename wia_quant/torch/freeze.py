@@ -20,7 +20,7 @@ from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.marker import quantize_dequantize, round_to_half
 from wia_quant.torch.paths import put
-from wia_quant.torch.product import QuantizedProduct, multiply
+from wia_quant.torch.product import QuantizedProduct, multiply, require_channels_at_1
 
 
 class FrozenQuantizer(nn.Module):
@@ -83,8 +83,11 @@ class FrozenProduct(nn.Module):
         self.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
         self.quantizer = frozen(trained.weight_fake_quantize)
+        self.bn_path = trained.bn_path
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.bn_path:
+            require_channels_at_1(self.product, x, self.bn_path)
         return multiply(self.product, x, self.quantizer(self.weight), self.bias)
 
 

@@ -34,7 +34,7 @@ from wia_quant.torch.product import CHANNEL_AXIS, POINTWISE, BatchNorm, Quantize
 from wia_quant.torch.qconfig import get_default_qat_qconfig, get_default_qconfig, get_qconfig
 from wia_quant.torch.roles import FUNCTIONS, HALVES, MODULES, OPERATORS, Role
 from wia_quant.torch.trace import ByMode, PrepareError, is_mover_in_evaluation, require_default, trace
-from wia_quant.torch.usable import require_model
+from wia_quant.torch.usable import copied, require_model, require_own_weights
 
 #: The submodule that holds the activations' fake quantizers.
 QUANTIZERS: Final = "wia_activation_quantizers"
@@ -77,7 +77,7 @@ def prepare_qat(
     """
     require_model(model)
     chosen = _ours(qconfig or getattr(model, "qconfig", None) or get_default_qat_qconfig())
-    return _prepare(model if inplace else copy.deepcopy(model), by_attributes(model, chosen, exclude), example)
+    return _prepare(model if inplace else copied(model), by_attributes(model, chosen, exclude), example)
 
 
 def prepare(
@@ -95,7 +95,7 @@ def prepare(
     require_model(model)
     chosen = _ours(qconfig or getattr(model, "qconfig", None) or get_default_qconfig())
     choice = by_attributes(model, chosen, exclude)
-    return _calibrating(_prepare((model if inplace else copy.deepcopy(model)).eval(), choice, example))
+    return _calibrating(_prepare((model if inplace else copied(model)).eval(), choice, example))
 
 
 def prepare_qat_fx(
@@ -118,7 +118,7 @@ def prepare_qat_fx(
         if value is not None:
             raise UsageError("custom and backend configs of torch.ao are not understood; use the mapping alone")
     require_model(model)
-    own = _prepare(copy.deepcopy(model), by_mapping(model, qconfig_mapping), example_inputs)
+    own = _prepare(copied(model), by_mapping(model, qconfig_mapping), example_inputs)
     found = fx.GraphModule(own, own.wia_graph, type(model).__name__)  # type: ignore[arg-type]
     found.wia_preparation = own.wia_preparation
     found.train(model.training)
@@ -176,6 +176,7 @@ def _prepare(model: nn.Module, choice: Choice, example: Any = None) -> nn.Module
     """Changes ``model`` itself."""
     if any(isinstance(module, FakeQuantize) for module in model.modules()):
         raise PrepareError("the model is prepared already")
+    require_own_weights(model)
     graph = trace(model, choice, example)
     made = Preparation()
     modularize(model, graph)
@@ -202,14 +203,17 @@ def _fuse_products(model: nn.Module, graph: fx.Graph, choice: Choice) -> None:
         qconfig = choice.of_module(str(node.target))
         if product is None or isinstance(product, QuantizedProduct) or kind_of(product) is None or qconfig is None:
             continue
-        if _has_hooks(product) or (_is_small_table(product) and not halves):
+        if _has_hooks(product) or _takes_more(graph, node.target) or (_is_small_table(product) and not halves):
             continue
         bn_node = next(iter(node.users)) if len(node.users) == 1 and calls[node.target] == 1 else None
         bn = modules.get(str(bn_node.target)) if bn_node is not None and calls[bn_node.target] == 1 else None
-        if not _is_foldable(bn) or isinstance(product, nn.Embedding):
+        # One behind a Linear may be excluded, as it may be along another axis: product.py refuses that.
+        apart = bn_node is not None and isinstance(product, nn.Linear) and choice.of_node(bn_node) is None
+        if not _is_foldable(bn) or isinstance(product, nn.Embedding) or apart:
             bn = bn_node = None
         _set_product(model, str(node.target), product, bn, qconfig)
         if bn_node is not None:
+            model.get_submodule(str(node.target)).bn_path = str(bn_node.target)  # type: ignore[assignment]
             put(model, str(bn_node.target), nn.Identity())
             bn_node.replace_all_uses_with(node)
             graph.erase_node(bn_node)
@@ -226,7 +230,7 @@ def _fuse_products(model: nn.Module, graph: fx.Graph, choice: Choice) -> None:
 
 
 def _is_foldable(module: nn.Module | None) -> bool:
-    return isinstance(module, BatchNorm) and module.track_running_stats
+    return isinstance(module, BatchNorm) and module.track_running_stats and not _has_hooks(module)
 
 
 def _is_float_product(model: nn.Module, node: Any) -> bool:
@@ -237,9 +241,15 @@ def _is_float_product(model: nn.Module, node: Any) -> bool:
     return kind_of(module) is not None and not isinstance(module, QuantizedProduct)
 
 
-def _has_hooks(product: nn.Module) -> bool:
-    """True where calling the module does more than its product, as the older ``weight_norm``'s hook does."""
-    return bool(product._forward_pre_hooks or product._forward_hooks)
+def _has_hooks(module: nn.Module) -> bool:
+    """True where calling the module does more than its own forward."""
+    return bool(module._forward_pre_hooks or module._forward_hooks)
+
+
+def _takes_more(graph: fx.Graph, path: Any) -> bool:
+    """Whether a call gives the product more than its input, as the ``output_size`` of a transposed convolution."""
+    calls = [node for node in graph.nodes if node.op == "call_module" and node.target == path]
+    return any(node.kwargs or len(node.args) != 1 for node in calls)
 
 
 def _is_small_table(product: nn.Module) -> bool:
@@ -349,7 +359,7 @@ def _role_by_table(model: nn.Module, node: fx.Node) -> Role | None:
         module = model.get_submodule(str(node.target))
         if isinstance(module, QuantizedProduct):
             return MODULES[kind_of(module.product) or nn.Conv2d]
-        if kind_of(module) is not None:
+        if kind_of(module) is not None or _has_hooks(module):
             return None  # _why_float knows
         if isinstance(module, nn.Upsample):
             return Role.MOVER if module.mode == "nearest" else Role.ARITHMETIC
@@ -368,8 +378,10 @@ def _why_float(model: nn.Module, node: fx.Node) -> str:
     module = model.get_submodule(str(node.target))
     if _is_small_table(module):
         return f"a table of fewer than {SMALL_EMBEDDING} values is not worth quantizing"
+    if _has_hooks(module):
+        return f"{type(module).__name__} has forward hooks, which may change its values; remove them before preparing"
     if kind_of(module) is not None:
-        return f"{type(module).__name__} has hooks; for weight_norm take torch.nn.utils.parametrizations.weight_norm"
+        return f"{type(module).__name__} is called with more than its input"
     return f"{type(module).__name__} has no integer form"
 
 

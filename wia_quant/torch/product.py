@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
+from wia_quant.errors import UsageError
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.half import HalfQuantize
 
@@ -85,6 +86,8 @@ class QuantizedProduct(nn.Module):
         self.bn = bn
         self.weight_fake_quantize = weight_fake_quantize
         self.batch_norm_frozen = False
+        #: Where the BatchNorm was.
+        self.bn_path = ""
         #: The fake quantizer of the input, where there is one: the bias is stored in its steps. A tuple, so that torch
         #: does not take it for a submodule of this one, too.
         self.input_quantizer: tuple[FakeQuantize, ...] = ()
@@ -108,6 +111,7 @@ class QuantizedProduct(nn.Module):
         if self.bn is None:
             weight = self.weight_fake_quantize(self.product.weight)
             return self._multiply(x, weight, self.rounded(getattr(self.product, "bias", None)))
+        require_channels_at_1(self.product, x, self.bn_path)
         if self.training and not self.batch_norm_frozen:
             return self._forward_with_batch_statistics(x)
         weight, bias = self.folded()
@@ -180,6 +184,20 @@ class QuantizedProduct(nn.Module):
 
     def _multiply(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return multiply(self.product, x, weight, bias)
+
+
+def require_channels_at_1(product: nn.Module, x: torch.Tensor, bn_path: str) -> None:
+    """Nothing, where a BatchNorm, which is along axis 1, is along the output channels of the product before it.
+
+    Raises:
+        UsageError: it is not, as behind a Linear of [N, L, C].
+    """
+    weight: torch.Tensor = product.weight  # type: ignore[assignment]
+    if x.dim() != weight.dim():
+        raise UsageError(
+            f"BatchNorm '{bn_path}' is along axis 1 of a result of {x.dim()} axes, which are not the output channels of"
+            f" the {type(product).__name__} before it: keep it apart with exclude=['{bn_path}']"
+        )
 
 
 def multiply(product: nn.Module, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -53,20 +53,60 @@ def trace(model: nn.Module, choice: Choice, example: Any = None) -> fx.Graph:
         PrepareError: it cannot be traced, or its operators are others in evaluation; names the submodule.
     """
     constants = _constants(model, example)
-    graph = _trace(model, choice, constants)
     modes = {module: module.training for module in model.modules()}
-    if any(modes.values()):
-        known = set(vars(model))
-        model.eval()
-        try:
-            evaluation = _trace(model, choice, constants)
-            _merge(model, graph, evaluation)
-        finally:
-            for name in set(vars(model)) - known:  # constants of the second trace
-                delattr(model, name)
-            for module, training in modes.items():
-                module.training = training
+    try:
+        if any(modes.values()):
+            graph = _trace_both(model, choice, constants)
+        else:
+            graph = _trace_evaluation(model, choice, constants)
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    for module in model.modules():
+        if isinstance(module, ByMode):
+            module.training = model.training
+    _place_inputs(model, graph)
     return graph
+
+
+def _trace_both(model: nn.Module, choice: Choice, constants: dict[str, Any]) -> fx.Graph:
+    """The graph of the mode that the model is in; arguments that evaluation has otherwise follow the mode."""
+    graph = _trace(model, choice, constants)
+    known = set(vars(model))
+    model.eval()
+    try:
+        _merge(model, graph, _trace(model, choice, constants))
+    finally:
+        for name in set(vars(model)) - known:  # constants of the second trace
+            delattr(model, name)
+    return graph
+
+
+def _trace_evaluation(model: nn.Module, choice: Choice, constants: dict[str, Any]) -> fx.Graph:
+    """Of evaluation; where training only has other arguments, as ``F.dropout`` has, they follow the mode."""
+    attributes, parts = set(vars(model)), set(model._modules)
+    try:
+        model.train()
+        return _trace_both(model, choice, constants)
+    except PrepareError:
+        for name in set(vars(model)) - attributes:
+            delattr(model, name)
+        for name in set(model._modules) - parts:
+            delattr(model, name)
+        model.eval()
+        return _trace(model, choice, constants)
+
+
+def _place_inputs(model: nn.Module, graph: fx.Graph) -> None:
+    """``conv(input=x)`` becomes ``conv(x)``: the first argument is what a module computes of."""
+    for node in graph.nodes:
+        if node.op != "call_module" or node.args or not node.kwargs:
+            continue
+        module = model.get_submodule(str(node.target))
+        first = next(iter(inspect.signature(module.forward).parameters), "")
+        if type(module).__module__.startswith("torch.nn") and first in node.kwargs:
+            node.args = (node.kwargs[first],)
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name != first}
 
 
 def is_mover_in_evaluation(module: nn.Module) -> bool:
@@ -80,7 +120,7 @@ def is_mover_in_evaluation(module: nn.Module) -> bool:
     try:
         module.eval()
         x = torch.arange(24.0).reshape(2, 3, 2, 2)
-        found = module(x)
+        found = module.forward(x)  # while tracing, a call would be traced
         return isinstance(found, torch.Tensor) and torch.equal(found, x)
     except Exception:  # it takes other inputs
         return False

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Final
 
 import torch
@@ -38,6 +39,40 @@ def require_model(model: Any) -> None:
         if value.is_floating_point() and value.dtype != torch.float32:
             dtype = str(value.dtype).removeprefix("torch.")
             raise UsageError(f"parameter '{name}' is {dtype}; quantization starts from float32: call model.float()")
+
+
+def require_own_weights(model: nn.Module) -> None:
+    """Nothing, for a model whose parameters no hook makes of others.
+
+    Raises:
+        UsageError: the older ``weight_norm`` or ``spectral_norm``, or ``prune``; says what to do instead.
+    """
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            made = {f"{name}_g", f"{name}_orig"} & {*module._parameters}
+            if isinstance(value, torch.Tensor) and made:
+                raise UsageError(
+                    f"submodule '{path}' ({type(module).__name__}): a hook makes its '{name}' of '{min(made)}', and"
+                    " training would not reach it: call torch.nn.utils.remove_weight_norm, remove_spectral_norm or"
+                    " prune.remove first, or take torch.nn.utils.parametrizations"
+                )
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy.
+
+    Raises:
+        UsageError: the model keeps a tensor that torch cannot copy.
+    """
+    require_own_weights(model)
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                raise UsageError(
+                    f"'{path}.{name}' is a computed tensor with a gradient, which torch cannot copy;".replace("'.", "'")
+                    + " keep value.detach(), or delete it before"
+                )
+    return copy.deepcopy(model)
 
 
 def run_once(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
