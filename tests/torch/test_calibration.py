@@ -111,3 +111,12 @@ def test_an_embedding_is_int8_rows_and_nothing_else_as_after_training() -> None:
     exported = wia.export(wia.from_calibration(net, table, batches[0]).eval(), batches[0], verify=True)
     assert graph_digest(exported.model) == graph_digest(after_training.model)
     assert exported.differences[0].share <= 0.01
+
+
+def test_observe_takes_the_batches_of_a_loader_that_gives_labels_too() -> None:
+    net, (x,) = Residual().train(), picture()
+    labelled = wia.observe(wia.prepare_qat(net), [(x, torch.zeros(len(x), dtype=torch.long))])
+    alone = wia.observe(wia.prepare_qat(net), [x])
+    scales = [[q.scale for q in m.modules() if isinstance(q, wia.FakeQuantize)] for m in (labelled, alone)]
+    assert len(scales[0]) > 2
+    assert all(torch.equal(a, b) for a, b in zip(*scales, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -113,6 +114,11 @@ def _mark(n: int) -> float:
 def observe(prepared: nn.Module, batches: Iterable[Any]) -> nn.Module:
     """Shows samples to a prepared model before training, so that the first step's ranges are not those of one batch.
 
+    Args:
+        prepared: what ``prepare_qat`` or ``prepare`` returned.
+        batches: a DataLoader or another iterable of tensors, dicts by argument name, or tuples, of which the first
+            are the arguments (what follows, such as labels, is not read).
+
     Raises:
         UsageError: a model that is not prepared, or data that it does not run on.
         DataError: no batch.
@@ -121,7 +127,7 @@ def observe(prepared: nn.Module, batches: Iterable[Any]) -> nn.Module:
         raise UsageError(f"{type(prepared).__name__} has no fake quantizers to observe; call prepare_qat on it first")
     modes = {module: module.training for module in prepared.modules()}
     quantizers = [m for m in prepared.modules() if isinstance(m, FakeQuantize) and m.observer.has_history]
-    shown = 0
+    shown, n_taken = 0, _n_taken(prepared)
     before = [(m.always_observe, m.quantizing) for m in quantizers]
     try:
         prepared.eval()
@@ -130,7 +136,7 @@ def observe(prepared: nn.Module, batches: Iterable[Any]) -> nn.Module:
         with torch.no_grad():
             for batch in batches:
                 args, kwargs = arguments(batch)
-                prepared(*args, **kwargs)
+                prepared(*args[:n_taken], **kwargs)
                 shown += 1
     finally:
         for quantizer, (always, quantizing) in zip(quantizers, before, strict=True):
@@ -140,6 +146,14 @@ def observe(prepared: nn.Module, batches: Iterable[Any]) -> nn.Module:
     if not shown:
         raise DataError("the data gives no batch: nothing was observed")
     return prepared
+
+
+def _n_taken(model: nn.Module) -> int | None:
+    """How many inputs ``forward`` takes by place; None where it takes any number."""
+    kinds = [parameter.kind for parameter in inspect.signature(model.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return None
+    return sum(k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds)
 
 
 def _begin(quantizer: FakeQuantize, span: Range) -> None:
