@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -166,4 +169,29 @@ def test_a_float_operator_of_several_results_feeds_a_product(part: nn.Module) ->
     x = torch.randn(2, 4, 5)
     n = {"LSTM": 6, "GRU": 6}.get(type(part).__name__, 0) or part(x)[0].shape[-1]
     net = Net(lambda s, x: s.h(s.part(x)[0]), part=part, h=nn.Linear(n, 200))
+    assert_exact(net, x)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda s, y: F.relu(y, inplace=True),
+        lambda s, y: F.relu(y, True),
+        lambda s, y: s.r(y),
+        lambda s, y: y.relu_(),
+        lambda s, y: torch.relu_(y),
+    ],
+    ids=["inplace", "by place", "module", "method", "function"],
+)
+def test_who_reads_a_tensor_after_it_was_written_in_place_reads_the_new_values(write: Callable[..., Any]) -> None:
+    def forward(s: Any, x: torch.Tensor) -> torch.Tensor:
+        y = s.a(x)
+        z: torch.Tensor = s.c(write(s, y)) + y
+        return z
+
+    net = Net(forward, a=conv(3, 6), c=conv(6, 6), r=nn.ReLU(inplace=True))
+    x = torch.randn(PICTURE)
+    wanted = net.eval()(x).detach()
+    calibrated = wia.prepare(net)
+    np.testing.assert_allclose(calibrated(x).detach(), wanted, atol=0.02)  # the weights are rounded
     assert_exact(net, x)

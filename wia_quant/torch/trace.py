@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from wia_quant.errors import UsageError, WiaError
 from wia_quant.torch.choice import Choice
+from wia_quant.torch.in_place import name_results
 from wia_quant.torch.product import QuantizedProduct
 from wia_quant.torch.verify import arguments
 
@@ -66,6 +67,7 @@ def trace(model: nn.Module, choice: Choice, example: Any = None) -> fx.Graph:
         if isinstance(module, ByMode):
             module.training = model.training
     _place_inputs(model, graph)
+    name_results(model, graph)
     return graph
 
 
