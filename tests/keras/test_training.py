@@ -146,7 +146,7 @@ def test_an_excluded_layer_stays_float(name: str) -> None:
     quantized = quantize_model(model, exclude=names)
     train(keras, quantized)
     decisions = export(quantized).plan.decisions
-    assert [d.quantized for d in decisions if names[0] in d.node] == [False]
+    assert [d.quantized for d in decisions if d.node.partition("/")[0] == names[0]] == [False]
     with pytest.raises(UsageError, match="no such layer"):
         quantize_model(model, exclude=["missing"])
 
