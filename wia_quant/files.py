@@ -30,7 +30,7 @@ def check_writable(paths: Iterable[Path], *, force: bool = False) -> None:
         if not os.access(path.parent, os.W_OK):
             raise OutputError(f"folder {path.parent} cannot be written; choose another output with -o")
         if path.exists() and not force:
-            raise OutputError(f"{path} exists; use --force to overwrite it or -o to choose another name")
+            raise OutputError(f"{path} exists; use --force (in Python force=True) to overwrite it, or -o")
 
 
 @contextmanager
