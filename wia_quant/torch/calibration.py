@@ -27,6 +27,7 @@ from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import freeze
 from wia_quant.torch.observers import CurrentMinMaxObserver, MinMaxObserver
 from wia_quant.torch.prepare import prepare_qat
+from wia_quant.torch.usable import positional
 from wia_quant.torch.verify import arguments
 
 
@@ -150,10 +151,8 @@ def observe(prepared: nn.Module, batches: Iterable[Any]) -> nn.Module:
 
 def _n_taken(model: nn.Module) -> int | None:
     """How many inputs ``forward`` takes by place; None where it takes any number."""
-    kinds = [parameter.kind for parameter in inspect.signature(model.forward).parameters.values()]
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        return None
-    return sum(k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds)
+    parameters = inspect.signature(model.forward).parameters.values()
+    return None if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters) else len(positional(model))
 
 
 def _begin(quantizer: FakeQuantize, span: Range) -> None:

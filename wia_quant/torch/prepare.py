@@ -30,7 +30,15 @@ from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.observers import CurrentMinMaxObserver
 from wia_quant.torch.paths import get, put
 from wia_quant.torch.placement import is_matrix_product, place
-from wia_quant.torch.product import CHANNEL_AXIS, POINTWISE, BatchNorm, QuantizedProduct, kind_of, pointwise_of_ones
+from wia_quant.torch.product import (
+    CHANNEL_AXIS,
+    POINTWISE,
+    BatchNorm,
+    QuantizedProduct,
+    is_product,
+    pointwise_of_ones,
+    type_of,
+)
 from wia_quant.torch.qconfig import get_default_qat_qconfig, get_default_qconfig, get_qconfig
 from wia_quant.torch.roles import FUNCTIONS, HALVES, MODULES, OPERATORS, Role
 from wia_quant.torch.trace import ByMode, PrepareError, is_mover_in_evaluation, require_default, trace
@@ -201,7 +209,7 @@ def _fuse_products(model: nn.Module, graph: fx.Graph, choice: Choice) -> None:
     for node in list(graph.nodes):
         product = model.get_submodule(str(node.target)) if node.op == "call_module" else None
         qconfig = choice.of_module(str(node.target))
-        if product is None or isinstance(product, QuantizedProduct) or kind_of(product) is None or qconfig is None:
+        if product is None or isinstance(product, QuantizedProduct) or not is_product(product) or qconfig is None:
             continue
         if _has_hooks(product) or _takes_more(graph, node.target) or (_is_small_table(product) and not halves):
             continue
@@ -238,7 +246,7 @@ def _is_float_product(model: nn.Module, node: Any) -> bool:
     if not (isinstance(node, fx.Node) and node.op == "call_module"):
         return False
     module = model.get_submodule(str(node.target))
-    return kind_of(module) is not None and not isinstance(module, QuantizedProduct)
+    return is_product(module) and not isinstance(module, QuantizedProduct)
 
 
 def _has_hooks(module: nn.Module) -> bool:
@@ -263,7 +271,7 @@ def _set_product(model: nn.Module, path: str, product: nn.Module, bn: nn.Module 
         )
     weight = qconfig.weight()
     if weight.axis is not None:
-        weight.axis = CHANNEL_AXIS[kind_of(product) or nn.Conv2d]
+        weight.axis = CHANNEL_AXIS[type_of(product)]
     put(model, path, QuantizedProduct(product, bn, weight))
 
 
@@ -358,8 +366,8 @@ def _role_by_table(model: nn.Module, node: fx.Node) -> Role | None:
     if node.op == "call_module":
         module = model.get_submodule(str(node.target))
         if isinstance(module, QuantizedProduct):
-            return MODULES[kind_of(module.product) or nn.Conv2d]
-        if kind_of(module) is not None or _has_hooks(module):
+            return MODULES[type_of(module.product)]
+        if is_product(module) or _has_hooks(module):
             return None  # _why_float knows
         if isinstance(module, nn.Upsample):
             return Role.MOVER if module.mode == "nearest" else Role.ARITHMETIC
@@ -380,7 +388,7 @@ def _why_float(model: nn.Module, node: fx.Node) -> str:
         return f"a table of fewer than {SMALL_EMBEDDING} values is not worth quantizing"
     if _has_hooks(module):
         return f"{type(module).__name__} has forward hooks, which may change its values; remove them before preparing"
-    if kind_of(module) is not None:
+    if is_product(module):
         return f"{type(module).__name__} is called with more than its input"
     return f"{type(module).__name__} has no integer form"
 

@@ -56,10 +56,15 @@ POINTWISE: Final[Mapping[type[nn.Module], type[nn.Module]]] = MappingProxyType(
 )
 
 
-def kind_of(module: nn.Module) -> type[nn.Module] | None:
-    """The entry of ``CHANNEL_AXIS`` that ``module`` is of, parametrized (weight_norm) or not; None if of none."""
-    kind: type[nn.Module] = parametrize.type_before_parametrizations(module)
-    return kind if kind in CHANNEL_AXIS else None
+def type_of(module: nn.Module) -> type[nn.Module]:
+    """The class of a module, that it was made of where its weight is parametrized."""
+    found: type[nn.Module] = parametrize.type_before_parametrizations(module)
+    return found
+
+
+def is_product(module: nn.Module) -> bool:
+    """Whether ``CHANNEL_AXIS`` has its class."""
+    return type_of(module) in CHANNEL_AXIS
 
 
 def pointwise_of_ones(bn: nn.Module) -> nn.Module:
@@ -174,7 +179,7 @@ class QuantizedProduct(nn.Module):
 
     def _along_channels(self, v: torch.Tensor) -> torch.Tensor:
         weight = self.product.weight
-        axis = CHANNEL_AXIS[kind_of(self.product) or nn.Conv2d]
+        axis = CHANNEL_AXIS[type_of(self.product)]
         if axis == 0:
             return v.reshape([-1] + [1] * (weight.dim() - 1))
         # ConvTranspose [in, out / groups, ...]: the output channel of (i, j) is group(i) * (out / groups) + j.
@@ -204,7 +209,7 @@ def multiply(product: nn.Module, x: torch.Tensor, weight: torch.Tensor, bias: to
     """What ``product`` computes, with another weight and bias."""
     p: Any = product
     if isinstance(product, _ConvTransposeNd):
-        f = _CONV_TRANSPOSE[parametrize.type_before_parametrizations(product)]
+        f = _CONV_TRANSPOSE[type_of(product)]
         return f(x, weight, bias, p.stride, p.padding, p.output_padding, p.groups, p.dilation)
     if isinstance(product, _ConvNd):
         return p._conv_forward(x, weight, bias)  # padding modes included

@@ -20,7 +20,7 @@ from wia_quant.errors import DataError, ExportError, ModelError, UsageError
 from wia_quant.torch.culprit import reason_of
 from wia_quant.torch.export import export, float_onnx
 from wia_quant.torch.fake_quantize import FakeQuantize
-from wia_quant.torch.usable import require_model
+from wia_quant.torch.usable import positional, require_model
 
 #: Rows of an example that stands for data which only tells one shape.
 _ROWS = 2
@@ -106,9 +106,7 @@ def _example(model: nn.Module, data: object) -> Any:
 
 def _n_arguments(model: nn.Module) -> int:
     """How many inputs ``forward`` needs; at least one."""
-    parameters = inspect.signature(model.forward).parameters.values()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return max(1, sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters))
+    return max(1, sum(p.default is inspect.Parameter.empty for p in positional(model)))
 
 
 def _tensor(value: Any) -> torch.Tensor:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any, Final
 
 import torch
@@ -68,11 +69,18 @@ def copied(model: nn.Module) -> nn.Module:
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor) and not value.is_leaf:
+                where = f"{path}.{name}".removeprefix(".")
                 raise UsageError(
-                    f"'{path}.{name}' is a computed tensor with a gradient, which torch cannot copy;".replace("'.", "'")
-                    + " keep value.detach(), or delete it before"
+                    f"'{where}' is a computed tensor with a gradient, which torch cannot copy; keep value.detach(), or"
+                    " delete it before"
                 )
     return copy.deepcopy(model)
+
+
+def positional(model: nn.Module) -> list[inspect.Parameter]:
+    """What ``forward`` takes by place, without ``*args``."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p for p in inspect.signature(model.forward).parameters.values() if p.kind in kinds]
 
 
 def run_once(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
