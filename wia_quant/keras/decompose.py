@@ -116,7 +116,50 @@ def einsum_dense(
     return keras.Model(inputs, y if activation == "linear" else keras.layers.Activation(layer.activation)(y))
 
 
+#: Layers that do the same to each vector of the last axis, however many axes there are.
+_OF_THE_LAST_AXIS: Final = frozenset({"Dense", "Activation", "ReLU", "LeakyReLU", "ELU", "Dropout"})
+
+
+def time_distributed(
+    keras: Any, layer: Keras, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: list[Keras], where: str
+) -> Keras:
+    """A layer of the last axis, called on all steps at once."""
+    inner = layer.layer
+    if type(inner).__name__ not in _OF_THE_LAST_AXIS or kwargs.get("mask") is not None:
+        raise ExportError(
+            f"layer '{where}': a TimeDistributed {type(inner).__name__} has no ONNX form here; what acts on the last"
+            f" axis has: {', '.join(sorted(_OF_THE_LAST_AXIS))}"
+        )
+    copy = type(inner).from_config(inner.get_config())
+    y = copy(inputs[0])
+    copy.set_weights(inner.get_weights())
+    return keras.Model(inputs[0], y)
+
+
+def attention(
+    keras: Any, layer: Keras, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: list[Keras], where: str
+) -> Keras:
+    """The layer Attention: softmax of the products of queries and keys, times the values."""
+    extra = [n for n in ("mask", "use_causal_mask", "return_attention_scores") if kwargs.get(n)]
+    if extra or layer.score_mode != "dot":
+        raise ExportError(
+            f"layer '{where}': an Attention with {', '.join(extra) or layer.score_mode} has no ONNX form here"
+        )
+    query, value, *rest = inputs
+    key = rest[0] if rest else value
+    if layer.use_scale:
+        query = keras.layers.Rescaling(float(array(layer.scale if hasattr(layer, "scale") else layer._scale)))(query)
+    turned = keras.layers.Permute((2, 1), name="key_turned")(key)
+    probabilities = keras.layers.Softmax(name="softmax")(_matmul(keras, query, turned))
+    return keras.Model(inputs, _matmul(keras, probabilities, value))
+
+
 #: Class of a layer -> what opens it.
 DECOMPOSE: Final[Mapping[str, Decompose]] = MappingProxyType(
-    {"MultiHeadAttention": multi_head_attention, "EinsumDense": einsum_dense}
+    {
+        "MultiHeadAttention": multi_head_attention,
+        "Attention": attention,
+        "EinsumDense": einsum_dense,
+        "TimeDistributed": time_distributed,
+    }
 )

@@ -63,6 +63,22 @@ def _gelu_tanh(b: Builder, x: Tensor) -> Tensor:
     return _scaled(b, _times(b, x, gate), 0.5)
 
 
+def _log_sigmoid(b: Builder, x: Tensor) -> Tensor:
+    return b.unary(b.unary(b.unary(x, "Neg"), "Softplus"), "Neg")
+
+
+def _tanh_shrink(b: Builder, x: Tensor) -> Tensor:
+    return b.elementwise(x, lambda y: b.node("Sub", [y.name, b.node("Tanh", [y.name])]))
+
+
+def _squareplus(b: Builder, x: Tensor) -> Tensor:
+    def make(y: Tensor) -> str:
+        square = b.node("Add", [b.node("Mul", [y.name, y.name]), b.floats(4.0, "four")])
+        return b.node("Add", [y.name, b.node("Sqrt", [square])])
+
+    return _scaled(b, b.elementwise(x, make), 0.5)
+
+
 def _softmax(op_type: str) -> Function:
     return lambda b, x: along_axis(b, x, op_type, -1)
 
@@ -98,7 +114,13 @@ ACTIVATIONS: Final[Mapping[str, Function]] = MappingProxyType(
         "sigmoid": _simple("Sigmoid"),
         "hard_sigmoid": _simple("HardSigmoid", alpha=1 / 6, beta=0.5),
         "hard_sigmoid_of_tf_keras": _simple("HardSigmoid", alpha=0.2, beta=0.5),
+        "log_sigmoid": _log_sigmoid,
         "tanh": _simple("Tanh"),
+        "hard_tanh": lambda b, x: clip(b, x, -1.0, 1.0),
+        "tanh_shrink": _tanh_shrink,
+        "soft_shrink": _simple("Shrink", lambd=0.5, bias=0.5),
+        "hard_shrink": _simple("Shrink", lambd=0.5, bias=0.0),
+        "squareplus": _squareplus,
         "silu": _silu,
         "swish": _silu,
         "hard_silu": _hard_silu,
@@ -116,6 +138,15 @@ ACTIVATIONS: Final[Mapping[str, Function]] = MappingProxyType(
         "negative": _simple("Neg"),
         "sqrt": _simple("Sqrt"),
         "erf": _simple("Erf"),
+        "sin": _simple("Sin"),
+        "cos": _simple("Cos"),
+        "floor": _simple("Floor"),
+        "ceil": _simple("Ceil"),
+        "round": _simple("Round"),
+        "sign": _simple("Sign"),
+        "reciprocal": _simple("Reciprocal"),
+        "expm1": lambda b, x: b.unary(b.unary(x, "Exp"), "Sub", b.floats(1.0, "one")),
+        "log1p": lambda b, x: b.unary(b.unary(x, "Add", b.floats(1.0, "one")), "Log"),
         "square": lambda b, x: _times(b, x, lambda y: y.name),
         "rsqrt": lambda b, x: b.unary(b.unary(x, "Sqrt"), "Reciprocal"),
         "softmax": _softmax("Softmax"),

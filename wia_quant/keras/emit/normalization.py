@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from wia_quant.builder import Builder, Tensor
@@ -36,18 +38,76 @@ def batch_normalization(b: Builder, step: Step, x: Tensor) -> Tensor:
 def layer_normalization(b: Builder, step: Step, x: Tensor) -> Tensor:
     """LayerNormalization over the last axes."""
     layer = step.layer
-    axes = sorted(int(a) % x.rank for a in (layer.axis if isinstance(layer.axis, list | tuple) else [layer.axis]))
+    axes = _axes(layer, x)
     if axes != list(range(axes[0], x.rank)):
         raise ExportError(f"layer '{step.name}': a LayerNormalization over axes {axes} has no ONNX form here")
-    if getattr(layer, "rms_scaling", False):
-        raise ExportError(f"layer '{step.name}': rms_scaling has no ONNX form here")
     x = b.logical(x)
+    if getattr(layer, "rms_scaling", False):
+        return _over_rms(b, x, axes, float(layer.epsilon), layer.gamma)
     shape = [int(x.shape[a] or 1) for a in axes]
     gamma = np.ones(shape) if layer.gamma is None else array(layer.gamma)
     inputs = [x.name, b.floats(gamma, "gamma")]
     if layer.beta is not None:
         inputs.append(b.floats(array(layer.beta), "beta"))
     return b.like(x, b.node("LayerNormalization", inputs, axis=axes[0], epsilon=float(layer.epsilon)))
+
+
+def rms_normalization(b: Builder, step: Step, x: Tensor) -> Tensor:
+    """The layer RMSNormalization: ``x / sqrt(mean(x^2) + epsilon) * scale``."""
+    layer = step.layer
+    x = b.logical(x)
+    return _over_rms(b, x, _axes(layer, x), float(layer.epsilon), layer.scale)
+
+
+def _over_rms(b: Builder, x: Tensor, axes: list[int], epsilon: float, gamma: Any) -> Tensor:
+    mean = b.node("ReduceMean", [b.node("Mul", [x.name, x.name]), b.integers(axes, "axes")], keepdims=1)
+    y = b.node("Div", [x.name, b.node("Sqrt", [b.node("Add", [mean, b.floats(epsilon, "epsilon")])])])
+    return b.like(x, y if gamma is None else b.node("Mul", [y, b.floats(array(gamma), "gamma")]))
+
+
+def unit_normalization(b: Builder, step: Step, x: Tensor) -> Tensor:
+    """The layer UnitNormalization: of Euclidean length 1 along its axes."""
+    x = b.logical(x) if x.unflattened is not None else x
+    # tf_keras bounds the square of the length, Keras 3 the length.
+    least = 1e-12 if type(step.layer).__module__.startswith("tf_keras") else 1e-24
+    return unit_length(b, x, _axes(step.layer, x), least)
+
+
+def unit_length(b: Builder, x: Tensor, axes: list[int], least_square: float) -> Tensor:
+    """``x / sqrt(max(sum(x^2), least_square))`` along Keras' ``axes``."""
+    places = b.integers(sorted(x.axis(a) for a in axes), "axes")
+    square = b.node("ReduceSum", [b.node("Mul", [x.name, x.name]), places], keepdims=1)
+    length = b.node("Sqrt", [b.node("Max", [square, b.floats(least_square, "least")])])
+    return b.like(x, b.node("Div", [x.name, length]))
+
+
+def group_normalization(b: Builder, step: Step, x: Tensor) -> Tensor:
+    """GroupNormalization: an InstanceNormalization of each group's values in a row, then one factor a channel."""
+    layer = step.layer
+    (axis,) = _axes(layer, x)
+    if axis not in (1, x.rank - 1):
+        raise ExportError(f"layer '{step.name}': a GroupNormalization along axis {axis} has no ONNX form here")
+    channels, groups = int(x.shape[axis] or 0), int(layer.groups)
+    x = b.first(x) if axis == x.rank - 1 else b.logical(x)
+    ones, zeros = b.floats(np.ones(groups), "ones"), b.floats(np.zeros(groups), "zeros")
+    rows = b.node("Reshape", [x.name, b.integers([0, groups, -1], "groups")])
+    rows = b.node("InstanceNormalization", [rows, ones, zeros], epsilon=float(layer.epsilon))
+    sizes = [x.shape[a] for a in (x.order or range(x.rank))][2:]
+    if sizes.count(None) > 1:
+        raise ExportError(f"layer '{step.name}': a GroupNormalization of open sizes has no ONNX form here")
+    shape = [0, channels, *(-1 if d is None else d for d in sizes)]
+    y = b.like(x, b.node("Reshape", [rows, b.integers(shape, "shape")]))
+    for values, op_type in ((layer.gamma, "Mul"), (layer.beta, "Add")):
+        if values is not None:
+            each = b.floats(b.spread(array(values), y, axis), op_type.lower())
+            y = b.like(y, b.node(op_type, [y.name, each]))
+    return y
+
+
+def _axes(layer: Any, x: Tensor) -> list[int]:
+    """The layer's axes, counted from the first."""
+    given = layer.axis if isinstance(layer.axis, list | tuple) else [layer.axis]
+    return sorted(int(a) % x.rank for a in given)
 
 
 def layer_scale(b: Builder, step: Step, x: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ from wia_quant.keras.emit.products import numbers, spatial_input, spatial_output
 from wia_quant.keras.steps import Step
 
 
-def _pool(b: Builder, step: Step, x: Tensor, op_type: str) -> Tensor:
+def pool(b: Builder, step: Step, x: Tensor, op_type: str) -> Tensor:
+    """Over windows, as the attributes of ``step.layer`` say."""
     layer = step.layer
     x, sizes, keras_first = spatial_input(b, layer, x)
     size = numbers(layer.pool_size, len(sizes))
@@ -20,12 +21,12 @@ def _pool(b: Builder, step: Step, x: Tensor, op_type: str) -> Tensor:
 
 def max_pooling(b: Builder, step: Step, x: Tensor) -> Tensor:
     """MaxPooling1D to 3D."""
-    return _pool(b, step, x, "MaxPool")
+    return pool(b, step, x, "MaxPool")
 
 
 def average_pooling(b: Builder, step: Step, x: Tensor) -> Tensor:
     """AveragePooling1D to 3D; Keras, as ONNX by default, counts no padding."""
-    return _pool(b, step, x, "AveragePool")
+    return pool(b, step, x, "AveragePool")
 
 
 def _global(b: Builder, step: Step, x: Tensor, op_type: str) -> Tensor:

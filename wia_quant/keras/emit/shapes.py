@@ -25,7 +25,7 @@ def flatten(b: Builder, step: Step, x: Tensor) -> Tensor:
     """Flatten; of a tensor that lies otherwise than in Keras, put off until it is known who reads it."""
     if x.rank <= 2:
         return x
-    if getattr(step.layer, "data_format", None) == "channels_first":
+    if _is_channels_first(step):
         x = permuted(x, (0, *range(2, x.rank), 1))
     shape = step.outputs[0].shape
     wide = [d for d in x.shape[1:] if d != 1]
@@ -80,9 +80,12 @@ def _pairs(value: Any, rank: int) -> list[tuple[int, int]]:
     return [(v, v) if isinstance(v, int) else (int(v[0]), int(v[1])) for v in value]
 
 
+def _is_channels_first(step: Step) -> bool:
+    return getattr(step.layer, "data_format", None) == "channels_first"
+
+
 def _spatial_axes(step: Step, x: Tensor) -> list[int]:
-    first = getattr(step.layer, "data_format", None) == "channels_first"
-    return list(range(2, x.rank)) if first else list(range(1, x.rank - 1))
+    return list(range(2, x.rank)) if _is_channels_first(step) else list(range(1, x.rank - 1))
 
 
 def zero_padding(b: Builder, step: Step, x: Tensor) -> Tensor:
@@ -114,7 +117,9 @@ def up_sampling(b: Builder, step: Step, x: Tensor) -> Tensor:
     """UpSampling1D to 3D."""
     axes = _spatial_axes(step, x)
     factors = numbers(step.layer.size, len(axes))
-    return _resize(b, step, x, axes, getattr(step.layer, "interpolation", "nearest"), [float(f) for f in factors])
+    mode, first = getattr(step.layer, "interpolation", "nearest"), _is_channels_first(step)
+    by = [float(f) for f in factors]
+    return resize_to(b, x, axes, mode, first=first, factors=by, shape=step.outputs[0].shape)
 
 
 def resizing(b: Builder, step: Step, x: Tensor) -> Tensor:
@@ -126,7 +131,8 @@ def resizing(b: Builder, step: Step, x: Tensor) -> Tensor:
     sizes = [x.shape[a] for a in axes]
     if any(s is None for s in sizes):
         raise ExportError(f"layer '{b.where}': Resizing needs an input of known size")
-    return _resize(b, step, x, axes, layer.interpolation, None, wanted)
+    first = _is_channels_first(step)
+    return resize_to(b, x, axes, layer.interpolation, first=first, sizes=wanted, shape=step.outputs[0].shape)
 
 
 #: Keras' interpolation -> ONNX' mode, coordinates and rounding.
@@ -136,21 +142,23 @@ _INTERPOLATION: Final = {
 }
 
 
-def _resize(
+def resize_to(
     b: Builder,
-    step: Step,
     x: Tensor,
     axes: list[int],
     interpolation: str,
-    factors: list[float] | None,
+    *,
+    first: bool,
+    shape: tuple[int | None, ...],
+    factors: list[float] | None = None,
     sizes: list[int] | None = None,
 ) -> Tensor:
+    """``x`` by so many ``factors``, or to so many ``sizes``, along Keras' ``axes``; ``first`` where channels are."""
     if interpolation not in _INTERPOLATION:
         raise ExportError(f"layer '{b.where}': interpolation '{interpolation}' has no ONNX form here")
     mode, coordinates, rounding = _INTERPOLATION[interpolation]
     if factors is not None and mode == "nearest":
         coordinates, rounding = "asymmetric", "floor"
-    first = getattr(step.layer, "data_format", None) == "channels_first"
     x = b.logical(x) if first else b.first(x)
     scales = [1.0] * x.rank
     if factors is None:
@@ -160,7 +168,13 @@ def _resize(
         scales[x.axis(axis)] = factor
     inputs = [x.name, "", b.floats(scales, "scales")]
     extra: dict[str, Any] = {"coordinate_transformation_mode": coordinates, "mode": mode, "nearest_mode": rounding}
-    return b.like(x, b.node("Resize", inputs, **extra), step.outputs[0].shape)
+    return b.like(x, b.node("Resize", inputs, **extra), shape)
+
+
+def reversed_along(b: Builder, x: Tensor, axes: list[int], shape: tuple[int | None, ...]) -> Tensor:
+    """``x`` from its end to its beginning, along axes of the graph's tensor."""
+    n = len(axes)
+    return _slice(b, x, axes, [_END] * n, [-_END] * n, [-1] * n, shape)
 
 
 def get_item(b: Builder, x: Tensor, key: Any, shape: tuple[int | None, ...]) -> Tensor:

@@ -63,6 +63,9 @@ LAYERS: Final[Mapping[str, Emit]] = MappingProxyType(
         # Normalizations and scaling.
         "BatchNormalization": normalization.batch_normalization,
         "LayerNormalization": normalization.layer_normalization,
+        "GroupNormalization": normalization.group_normalization,
+        "RMSNormalization": normalization.rms_normalization,
+        "UnitNormalization": normalization.unit_normalization,
         "LayerScale": normalization.layer_scale,
         "Rescaling": normalization.rescaling,
         "Normalization": normalization.normalization,
