@@ -270,6 +270,45 @@ def _hard_swish(step: Step) -> Candidates:
     return Candidates(exact, {"16-bit products": _half_away(cut, -shift) + zero_point})
 
 
+def _fixed_point(acc: Integers, multiplier: np.float64) -> dict[str, Integers]:
+    """By a multiplier of 31 bits, as the kernels do that XNNPACK has not."""
+    one = np.float32(1)
+    return {name: REQUANTIZATIONS[name](acc, multiplier, one, one) for name in ("twice, half up", "twice, half away")}
+
+
+def _prelu(step: Step) -> Candidates:
+    x, alpha, y = (_grid(step, i) for i in (*step.op.inputs, step.op.outputs[0]))
+    q, slope = (_centred(step, i) for i in step.op.inputs)
+    ratio, zero_point = np.float64(x.scale[0]) / np.float64(y.scale[0]), int(y.zero_point[0])
+    above, below = _fixed_point(q, ratio), _fixed_point(q * slope, ratio * np.float64(alpha.scale[0]))
+    exact = q * ratio * np.where(q < 0, slope * np.float64(alpha.scale[0]), 1.0)
+    rounded = {name: np.where(q < 0, below[name], above[name]) + zero_point for name in above}
+    return Candidates(exact + zero_point, rounded)
+
+
+def _batch_matmul(step: Step) -> Candidates:
+    a, b = (_centred(step, i) for i in step.op.inputs)
+    a = np.swapaxes(a, -1, -2) if step.op.options.adjX else a
+    b = np.swapaxes(b, -1, -2) if step.op.options.adjY else b
+    return _products(step, _matmul(a, b), *(_grid(step, i) for i in step.op.inputs))
+
+
+#: SQUARED_DIFFERENCE: bits that a level is moved up before it is put on the common scale.
+_UP = 7
+
+
+def _squared_difference(step: Step) -> Candidates:
+    """Both on a common scale in fixed point, their difference squared, then to the scale of the result."""
+    (left, right), y = step.op.inputs, _grid(step, step.op.outputs[0])
+    scales = [np.float64(_grid(step, i).scale[0]) for i in (left, right)]
+    common, zero_point = 2 * max(scales), int(y.zero_point[0])
+    a, b = (_fixed_point(_centred(step, i) << _UP, s / common) for i, s in zip((left, right), scales, strict=True))
+    last = common * common / (2.0 ** (2 * _UP) * np.float64(y.scale[0]))
+    rounded = {name: _fixed_point((a[name] - b[name]) ** 2, last)[name] + zero_point for name in a}
+    exact = (_centred(step, left) * scales[0] - _centred(step, right) * scales[1]) ** 2 / np.float64(y.scale[0])
+    return Candidates(exact + zero_point, rounded)
+
+
 def _average_pool(step: Step) -> Candidates:
     """Every set of kernels: the mean of the levels as they are, a half away from zero."""
     info, o = step.model.tensors[step.op.inputs[0]], step.op.options
@@ -306,6 +345,9 @@ ARITHMETIC: Mapping[str, Callable[[Step], Candidates]] = MappingProxyType(
         "LEAKY_RELU": _few_bits(lambda step: step.op.options.alpha),
         "QUANTIZE": _quantize,
         "HARD_SWISH": _hard_swish,
+        "PRELU": _prelu,
+        "BATCH_MATMUL": _batch_matmul,
+        "SQUARED_DIFFERENCE": _squared_difference,
         "AVERAGE_POOL_2D": _average_pool,
     }
 )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -91,10 +91,11 @@ def plus_a_number(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
 
 
 def single(
-    kind: str, options: str | None, like: float = 0.02, version: int = 2, **values: Any
+    kind: str, options: str | None, like: float = 0.02, version: int = 2, positive: bool = False, **values: Any
 ) -> Callable[[np.random.Generator], tuple[bytes, list[np.ndarray]]]:
     def of(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
         x, y = (T((1, 256), "int8", *grid(rng, scale)) for scale in (0.02, like))
+        x = replace(x, zero_point=-128) if positive else x
         return make(kind, options, values, [x], y, version), [ALL.reshape(1, 256)]
 
     return of
@@ -154,6 +155,50 @@ def softmax(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
     return make("SOFTMAX", "SoftmaxOptions", {"beta": 1.0}, [x], y), [levels(rng, 500, 20)]
 
 
+def ints(*values: int) -> T:
+    return T((len(values),), "int32", data=np.array(values, np.int32))
+
+
+def moved(
+    kind: str, options: str | None, shape: tuple[int, ...], *more: T, version: int = 2, n: int = 1, **values: Any
+) -> Callable[[np.random.Generator], tuple[bytes, list[np.ndarray]]]:
+    """Of PICTURE to ``n`` tensors of ``shape``, all on one grid."""
+
+    def of(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
+        ends = grid(rng)
+        x, made = T(PICTURE, "int8", *ends), [T(shape, "int8", *ends)] * n
+        rest = [T(t.shape, "int8", *ends, t.data) if t.dtype == "int8" else t for t in more]
+        return make(kind, options, values, [x, *rest], made, version), [levels(rng, *PICTURE)]
+
+    return of
+
+
+def packed_pair(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
+    ends = grid(rng)
+    inputs = [T(PICTURE, "int8", *ends)] * 2
+    content = make("PACK", "PackOptions", {"axis": 1, "valuesCount": 2}, inputs, T((1, 2, *PICTURE[1:]), "int8", *ends))
+    return content, [levels(rng, *PICTURE) for _ in inputs]
+
+
+def slopes(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
+    alpha = T((1, 1, 8), "int8", *grid(rng, 0.002), levels(rng, 1, 1, 8))
+    x, y = (T(PICTURE, "int8", *grid(rng)) for _ in range(2))
+    return make("PRELU", None, {}, [x, alpha], y, 1), [levels(rng, *PICTURE)]
+
+
+def matrices(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
+    a, b = T((3, 40, 16), "int8", *grid(rng)), T((3, 24, 16), "int8", *grid(rng))
+    y = T((3, 40, 24), "int8", *grid(rng, 0.1))
+    values = {"adjX": False, "adjY": True}
+    content = make("BATCH_MATMUL", "BatchMatMulOptions", values, [a, b], y)
+    return content, [levels(rng, *t.shape) for t in (a, b)]
+
+
+def total(rng: np.random.Generator) -> tuple[bytes, list[np.ndarray]]:
+    x, y = T((1, 7, 7, 500), "int8", *grid(rng)), T((1, 7, 7, 1), "int8", *grid(rng, 0.5))
+    return make("SUM", "ReducerOptions", {"keepDims": True}, [x, ints(3)], y), [levels(rng, 1, 7, 7, 500)]
+
+
 CASES = {name: (lambda rng, p=p, name=name: p.made(name, rng)) for name, p in PRODUCTS.items()} | {
     "ADD": pair("ADD", "AddOptions", 0.04),
     "SUB": pair("SUB", "SubOptions", 0.04),
@@ -177,11 +222,47 @@ CASES = {name: (lambda rng, p=p, name=name: p.made(name, rng)) for name, p in PR
     "HARD_SWISH": single("HARD_SWISH", "HardSwishOptions", version=1),
     "ELU": single("ELU", None, version=1),
     "RELU": single("RELU", None),
+    "SLICE": moved("SLICE", "SliceOptions", (1, 10, 32, 3), ints(0, 3, 0, 2), ints(1, 10, -1, 3)),
+    "GATHER": moved("GATHER", "GatherOptions", (1, 32, 32, 3), ints(5, 0, 7), axis=3),
+    "TILE": moved("TILE", None, (1, 32, 64, 8), ints(1, 1, 2, 1)),
+    "REVERSE_V2": moved("REVERSE_V2", None, PICTURE, ints(2), version=3),
+    "PADV2": moved(
+        "PADV2",
+        "PadV2Options",
+        (1, 34, 32, 11),
+        T((4, 2), "int32", data=np.array([[0, 0], [1, 1], [0, 0], [0, 3]])),
+        T((1,), "int8", data=np.array([77])),
+    ),
+    "MIRROR_PAD": moved(
+        "MIRROR_PAD",
+        "MirrorPadOptions",
+        (1, 35, 32, 8),
+        T((4, 2), "int32", data=np.array([[0, 0], [1, 2], [0, 0], [0, 0]])),
+        mode=0,
+    ),
+    "DEPTH_TO_SPACE": moved("DEPTH_TO_SPACE", "DepthToSpaceOptions", (1, 64, 64, 2), blockSize=2),
+    "SPACE_TO_DEPTH": moved("SPACE_TO_DEPTH", "SpaceToDepthOptions", (1, 16, 16, 32), blockSize=2),
+    "PACK": packed_pair,
+    "UNPACK": moved("UNPACK", "UnpackOptions", (1, 32, 32), n=8, axis=3, num=8),
+    "REDUCE_MAX": moved("REDUCE_MAX", "ReducerOptions", (1, 32, 8), ints(1), keepDims=False),
+    "REDUCE_MIN": moved("REDUCE_MIN", "ReducerOptions", (1, 1, 1, 8), ints(1, 2), keepDims=True),
+    "SUM": total,
+    "PRELU": slopes,
+    "BATCH_MATMUL": matrices,
+    "SQUARED_DIFFERENCE": pair("SQUARED_DIFFERENCE", "SquaredDifferenceOptions", 0.1),
+    "EXP": single("EXP", "ExpOptions", 0.05),
+    "RSQRT": single("RSQRT", None, 0.05, positive=True),
+    "ABS": single("ABS", "AbsOptions"),
+    "GELU": single("GELU", "GeluOptions", approximate=False),
+    "GELU by tanh": single("GELU", "GeluOptions", approximate=True),
     "RELU6": single("RELU6", None),
 }
 
 #: Whose differences docs/keras.md names, and what share of the levels they may be; of all others none.
-SHARES = {"LEAKY_RELU to a far grid": 0.1, "QUANTIZE to a far grid": 0.02, "HARD_SWISH": 0.02}
+SHARES = {
+    "LEAKY_RELU to a far grid": 0.1, "QUANTIZE to a far grid": 0.02, "HARD_SWISH": 0.02, "PRELU": 0.01,
+    "BATCH_MATMUL": 0.01, "SQUARED_DIFFERENCE": 0.01,
+}  # fmt: skip
 MAY_DIFFER = {*PRODUCTS, "ADD", "SUB", *SHARES}
 
 

@@ -7,44 +7,17 @@ import math
 from collections.abc import Callable, Mapping
 from functools import reduce
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
 from wia_quant.builder import Array, Builder, Tensor, channels_first, flattened_rows, padding_of
 from wia_quant.errors import UnsupportedError
-from wia_quant.tflite.reader import Grid, Op, TensorInfo
+from wia_quant.gelu import gelu, gelu_tanh
+from wia_quant.tflite import rearranging
+from wia_quant.tflite.emitter import Emit, Graph, shape_of
+from wia_quant.tflite.reader import Grid, Op
 from wia_quant.tflite.rounding import HALF_UP, HALF_UP_OF_RESIZE, HALF_UP_OF_SUM, fixed_point
-
-
-class Graph(Protocol):
-    """What an emitter sees of the conversion."""
-
-    b: Builder
-
-    def x(self, op: Op, place: int) -> Tensor:
-        """An input as reals."""
-        ...
-
-    def info(self, index: int) -> TensorInfo:
-        """What the file says of a tensor."""
-        ...
-
-    def weight(self, op: Op, place: int, turn: Callable[[Array], Array], axis: int) -> str:
-        """A constant int8 weight as reals, one scale along ``axis`` of its turned form."""
-        ...
-
-    def bias(self, op: Op, place: int) -> str | None:
-        """A constant int32 bias as reals; None without one."""
-        ...
-
-    def constant(self, op: Op, place: int) -> Array:
-        """The values of a constant input, as stored."""
-        ...
-
-
-#: None of what only computes shapes; several for several outputs.
-Emit = Callable[[Graph, Op], Tensor | list[Tensor] | None]
 
 #: ActivationFunctionType -> what follows the operator.
 _FUSED: Final = {0: None, 1: "relu", 2: "relu_n1_to_1", 3: "relu6", 4: "tanh"}
@@ -68,10 +41,6 @@ def _function(b: Builder, name: str | None, y: Tensor) -> Tensor:
     return b.unary(y, "Relu" if name == "relu" else "Tanh")
 
 
-def _shape(g: Graph, op: Op) -> tuple[int | None, ...]:
-    return g.info(op.outputs[0]).shape
-
-
 def _convolve(g: Graph, op: Op, turn: Callable[[Array], Array], groups: int) -> Tensor:
     o, x = op.options, g.b.first(g.x(op, 0))
     size = list(g.constant(op, 1).shape[1:3])
@@ -87,7 +56,7 @@ def _convolve(g: Graph, op: Op, turn: Callable[[Array], Array], groups: int) -> 
         group=groups,
         **padding_of(_PADDING[int(o.padding)], list(x.shape[1:3]), size, strides, dilations),
     )
-    return _activated(g, op, Tensor(name, _shape(g, op), channels_first(4)))
+    return _activated(g, op, Tensor(name, shape_of(g, op), channels_first(4)))
 
 
 def _conv(g: Graph, op: Op) -> Tensor:
@@ -113,7 +82,7 @@ def _transpose_conv(g: Graph, op: Op) -> Tensor:
         pads=[*[t // 2 for t in totals], *[t - t // 2 for t in totals]],
         output_padding=[max(s - k, 0) for k, s in zip(size, strides, strict=True)],
     )
-    return _activated(g, op, Tensor(name, _shape(g, op), channels_first(4)))
+    return _activated(g, op, Tensor(name, shape_of(g, op), channels_first(4)))
 
 
 def _fully_connected(g: Graph, op: Op) -> Tensor:
@@ -130,7 +99,7 @@ def _fully_connected(g: Graph, op: Op) -> Tensor:
     weight = g.weight(op, 1, lambda w: w if rows is None else w[:, rows], 0)
     bias = g.bias(op, 2)
     product = g.b.node("Gemm", [name, weight, *([] if bias is None else [bias])], transB=1)
-    shape = _shape(g, op)
+    shape = shape_of(g, op)
     if len(shape) != 2:
         product = g.b.node("Reshape", [product, g.b.integers([0 if shape[0] is None else shape[0], *shape[1:]], "s")])
     return _activated(g, op, Tensor(product, shape))
@@ -138,7 +107,7 @@ def _fully_connected(g: Graph, op: Op) -> Tensor:
 
 def _joined(g: Graph, op: Op, op_type: str) -> Tensor:
     (left, right), order = g.b.alike(g.x(op, 0), g.x(op, 1))
-    return Tensor(g.b.node(op_type, [left.name, right.name]), _shape(g, op), order)
+    return Tensor(g.b.node(op_type, [left.name, right.name]), shape_of(g, op), order)
 
 
 def _binary(op_type: str) -> Emit:
@@ -163,7 +132,7 @@ def _pool(op_type: str) -> Emit:
         size, strides = [int(o.filterHeight), int(o.filterWidth)], [int(o.strideH), int(o.strideW)]
         padding = padding_of(_PADDING[int(o.padding)], list(x.shape[1:3]), size, strides, [1, 1])
         name = g.b.node(op_type, [x.name], kernel_shape=size, strides=strides, **padding)
-        y, grid = Tensor(name, _shape(g, op), channels_first(4)), g.info(op.outputs[0]).grid
+        y, grid = Tensor(name, shape_of(g, op), channels_first(4)), g.info(op.outputs[0]).grid
         if op_type == "AveragePool" and grid is not None and (padding or math.prod(size) % 2 == 0):
             y = _away_from_level_0(g.b, y, math.prod(size), grid)
         return _activated(g, op, y)
@@ -192,41 +161,16 @@ def _mean(g: Graph, op: Op) -> Tensor:
     if x.rank == 4 and axes == [1, 2]:
         name = g.b.node("GlobalAveragePool", [g.b.first(x).name])
         if keep:
-            return Tensor(name, _shape(g, op), channels_first(4))
-        return Tensor(g.b.node("Flatten", [name], axis=1), _shape(g, op))
+            return Tensor(name, shape_of(g, op), channels_first(4))
+        return Tensor(g.b.node("Flatten", [name], axis=1), shape_of(g, op))
     name = g.b.node("ReduceMean", [g.b.logical(x).name, g.b.integers(axes, "axes")], keepdims=int(keep))
-    return Tensor(name, _shape(g, op))
-
-
-def _reshape(g: Graph, op: Op) -> Tensor:
-    x, shape = g.x(op, 0), _shape(g, op)
-    if len(shape) == 2 and x.rank > 2 and x.order is not None and None not in x.shape[1:] and x.shape[0] == shape[0]:
-        return Tensor("", shape, None, unflattened=x)
-    if x.rank == 2 and len(shape) == 4 and shape[1:3] == (1, 1) and x.unflattened is None:
-        name = g.b.node("Reshape", [x.name, g.b.integers([0, shape[3], 1, 1], "shape")])
-        return Tensor(name, shape, channels_first(4))
-    target = [0 if i == 0 and d is None else -1 if d is None else d for i, d in enumerate(shape)]
-    return Tensor(g.b.node("Reshape", [g.b.logical(x).name, g.b.integers(target, "shape")]), shape)
-
-
-def _transpose(g: Graph, op: Op) -> Tensor:
-    perm = [int(p) for p in g.constant(op, 1)]
-    return Tensor(g.b.node("Transpose", [g.b.logical(g.x(op, 0)).name], perm=perm), _shape(g, op))
-
-
-def _pad(g: Graph, op: Op) -> Tensor:
-    x, pairs = g.x(op, 0), g.constant(op, 1)
-    before, after = [0] * x.rank, [0] * x.rank
-    for axis, (lo, hi) in enumerate(pairs):
-        before[x.axis(axis)], after[x.axis(axis)] = int(lo), int(hi)
-    name = g.b.node("Pad", [x.name, g.b.integers([*before, *after], "pads"), g.b.floats(0.0, "zero")])
-    return g.b.like(x, name, _shape(g, op))
+    return Tensor(name, shape_of(g, op))
 
 
 def _concatenation(g: Graph, op: Op) -> Tensor:
     xs, order = g.b.alike(*(g.x(op, i) for i in range(len(op.inputs))))
     name = g.b.node("Concat", [x.name for x in xs], axis=xs[0].axis(int(op.options.axis)))
-    return _activated(g, op, Tensor(name, _shape(g, op), order))
+    return _activated(g, op, Tensor(name, shape_of(g, op), order))
 
 
 def _softmax(g: Graph, op: Op) -> Tensor:
@@ -271,7 +215,7 @@ def _lifted(b: Builder, x: Tensor, levels: float, grid: Grid) -> Tensor:
 def _resize(mode: str) -> Emit:
     def emit(g: Graph, op: Op) -> Tensor:
         o, x = op.options, g.b.first(g.x(op, 0))
-        shape, sizes = _shape(g, op), x.shape[1:3]
+        shape, sizes = shape_of(g, op), x.shape[1:3]
         if None in sizes or o.alignCorners:
             raise UnsupportedError(f"{op.kind} '{op.name}': aligned corners or an open size are not read")
         scales = [float(n or 1) / float(s or 1) for n, s in zip(shape[1:3], sizes, strict=True)]
@@ -308,44 +252,47 @@ def _quantize(g: Graph, op: Op) -> Tensor:
 def _add_n(g: Graph, op: Op) -> Tensor:
     xs, order = g.b.alike(*(g.x(op, i) for i in range(len(op.inputs))))
     name = reduce(lambda a, c: g.b.node("Add", [a, c]), [x.name for x in xs])
-    return Tensor(name, _shape(g, op), order)
+    return Tensor(name, shape_of(g, op), order)
 
 
-def _slice(g: Graph, op: Op) -> Tensor | None:
-    x, o = g.info(op.inputs[0]), op.options
-    if x.grid is None and x.dtype != "float32":
-        return None  # of a shape, which the file says, too
-    if o.ellipsisMask or o.newAxisMask or getattr(o, "offset", False):
-        raise UnsupportedError(f"STRIDED_SLICE '{op.name}': an ellipsis, a new axis or an offset is not read")
-    begin, end, strides = ([int(v) for v in g.constant(op, place)] for place in (1, 2, 3))
-    if min(strides) < 1:
-        raise UnsupportedError(f"STRIDED_SLICE '{op.name}': a negative stride is not read")
-    picked = [axis for axis in range(len(begin)) if o.shrinkAxisMask >> axis & 1]
-    starts = [0 if o.beginMask >> axis & 1 and axis not in picked else b for axis, b in enumerate(begin)]
-    ends = [_FAR if o.endMask >> axis & 1 else e for axis, e in enumerate(end)]
-    for axis in picked:
-        ends[axis] = starts[axis] + 1 or _FAR
-    parts = zip(("starts", "ends", "axes", "steps"), (starts, ends, range(len(begin)), strides), strict=True)
-    name = g.b.node("Slice", [g.b.logical(g.x(op, 0)).name, *(g.b.integers(list(v), k) for k, v in parts)])
-    if picked:
-        name = g.b.node("Squeeze", [name, g.b.integers(picked, "axes")])
-    return Tensor(name, _shape(g, op))
+def _total(g: Graph, op: Op) -> Tensor:
+    x = g.b.logical(g.x(op, 0))
+    axes = sorted(int(a) % x.rank for a in g.constant(op, 1).reshape(-1))
+    name = g.b.node("ReduceSum", [x.name, g.b.integers(axes, "axes")], keepdims=int(bool(op.options.keepDims)))
+    return Tensor(name, shape_of(g, op))
 
 
-#: Beyond the end of any axis.
-_FAR: Final = 2**31 - 1
+def _prelu(g: Graph, op: Op) -> Tensor:
+    """A slope for every value of a sample, or shared along axes."""
+    x, slope = g.x(op, 0), g.x(op, 1)
+    x = g.b.logical(x) if x.order is None or slope.rank != x.rank - 1 else x
+    turned = slope
+    if x.order is not None:
+        perm = [axis - 1 for axis in x.order if axis > 0]
+        turned = Tensor(g.b.node("Transpose", [slope.name], perm=perm), slope.shape)
+    return g.b.like(x, g.b.node("PRelu", [x.name, turned.name]))
 
 
-def _split(data: int, axis: int) -> Emit:
-    def emit(g: Graph, op: Op) -> list[Tensor]:
-        x, along = g.x(op, data), int(g.constant(op, axis).reshape(-1)[0])
-        shapes = [g.info(i).shape for i in op.outputs]
-        sizes = g.b.integers([int(shape[along] or 0) for shape in shapes], "sizes")
-        x = g.b.arranged(x, x.order)
-        names = g.b.node_n("Split", [x.name, sizes], len(shapes), axis=x.axis(along))
-        return [g.b.like(x, name, shape) for name, shape in zip(names, shapes, strict=True)]
+def _batch_matmul(g: Graph, op: Op) -> Tensor:
+    names = []
+    for place, turned in ((0, op.options.adjX), (1, op.options.adjY)):
+        x = g.b.logical(g.x(op, place))
+        perm = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
+        names.append(g.b.node("Transpose", [x.name], perm=perm) if turned else x.name)
+    return Tensor(g.b.node("MatMul", names), shape_of(g, op))
 
-    return emit
+
+def _squared_difference(g: Graph, op: Op) -> Tensor:
+    y = _joined(g, op, "Sub")
+    return g.b.elementwise(y, lambda t: g.b.node("Mul", [t.name, t.name]))
+
+
+def _rsqrt(g: Graph, op: Op) -> Tensor:
+    return g.b.unary(g.b.unary(g.x(op, 0), "Sqrt"), "Reciprocal")
+
+
+def _gelu(g: Graph, op: Op) -> Tensor:
+    return gelu_tanh(g.b, g.x(op, 0)) if op.options.approximate else gelu(g.b, g.x(op, 0))
 
 
 def _ignored(g: Graph, op: Op) -> None:
@@ -367,11 +314,11 @@ OPERATORS: Final[Mapping[str, Emit]] = MappingProxyType(
         "AVERAGE_POOL_2D": _pool("AveragePool"),
         "MAX_POOL_2D": _pool("MaxPool"),
         "MEAN": _mean,
-        "RESHAPE": _reshape,
-        "SQUEEZE": _reshape,
-        "EXPAND_DIMS": _reshape,
-        "TRANSPOSE": _transpose,
-        "PAD": _pad,
+        "RESHAPE": rearranging.reshape,
+        "SQUEEZE": rearranging.reshape,
+        "EXPAND_DIMS": rearranging.reshape,
+        "TRANSPOSE": rearranging.transpose,
+        "PAD": rearranging.pad,
         "CONCATENATION": _concatenation,
         "SOFTMAX": _softmax,
         "LOGISTIC": _unary("Sigmoid"),
@@ -387,10 +334,29 @@ OPERATORS: Final[Mapping[str, Emit]] = MappingProxyType(
         "QUANTIZE": _quantize,
         "DEQUANTIZE": _same,
         "SHAPE": _ignored,
-        "PACK": _ignored,
-        "STRIDED_SLICE": _slice,
-        "SPLIT": _split(1, 0),
-        "SPLIT_V": _split(0, 2),
+        "PACK": rearranging.pack,
+        "UNPACK": rearranging.unpack,
+        "SLICE": rearranging.part,
+        "GATHER": rearranging.gather,
+        "TILE": rearranging.tile,
+        "REVERSE_V2": rearranging.reverse,
+        "PADV2": rearranging.pad,
+        "MIRROR_PAD": rearranging.mirror_pad,
+        "DEPTH_TO_SPACE": rearranging.depth_to_space("DepthToSpace", "DCR"),
+        "SPACE_TO_DEPTH": rearranging.depth_to_space("SpaceToDepth"),
+        "REDUCE_MAX": rearranging.ends("ReduceMax"),
+        "REDUCE_MIN": rearranging.ends("ReduceMin"),
+        "SUM": _total,
+        "PRELU": _prelu,
+        "BATCH_MATMUL": _batch_matmul,
+        "SQUARED_DIFFERENCE": _squared_difference,
+        "EXP": _unary("Exp"),
+        "RSQRT": _rsqrt,
+        "ABS": _unary("Abs"),
+        "GELU": _gelu,
+        "STRIDED_SLICE": rearranging.strided_slice,
+        "SPLIT": rearranging.split(1, 0),
+        "SPLIT_V": rearranging.split(0, 2),
     }
 )
 
@@ -398,6 +364,7 @@ OPERATORS: Final[Mapping[str, Emit]] = MappingProxyType(
 MOVERS: Final = frozenset(
     {
         "MAX_POOL_2D", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "PAD", "RESIZE_NEAREST_NEIGHBOR", "DEQUANTIZE",
-        "STRIDED_SLICE", "SPLIT", "SPLIT_V",
+        "STRIDED_SLICE", "SPLIT", "SPLIT_V", "UNPACK", "SLICE", "GATHER", "TILE", "REVERSE_V2", "MIRROR_PAD",
+        "DEPTH_TO_SPACE", "SPACE_TO_DEPTH", "REDUCE_MAX", "REDUCE_MIN",
     }
 )  # fmt: skip

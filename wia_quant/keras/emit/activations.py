@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -12,6 +11,7 @@ import numpy as np
 
 from wia_quant.builder import Builder, Tensor
 from wia_quant.errors import ExportError
+from wia_quant.gelu import gelu, gelu_tanh
 from wia_quant.keras.steps import Step
 from wia_quant.keras.trace import Value
 from wia_quant.keras.values import array
@@ -43,24 +43,6 @@ def _silu(b: Builder, x: Tensor) -> Tensor:
 
 def _hard_silu(b: Builder, x: Tensor) -> Tensor:
     return b.unary(x, "HardSwish")
-
-
-def _gelu(b: Builder, x: Tensor) -> Tensor:
-    def gate(y: Tensor) -> str:
-        erf = b.node("Erf", [b.node("Mul", [y.name, b.floats(math.sqrt(0.5), "root")])])
-        return b.node("Add", [erf, b.floats(1.0, "one")])
-
-    return _scaled(b, _times(b, x, gate), 0.5)
-
-
-def _gelu_tanh(b: Builder, x: Tensor) -> Tensor:
-    def gate(y: Tensor) -> str:
-        cube = b.node("Pow", [y.name, b.floats(3.0, "three")])
-        inner = b.node("Add", [y.name, b.node("Mul", [cube, b.floats(0.044715, "cubic")])])
-        tanh = b.node("Tanh", [b.node("Mul", [inner, b.floats(math.sqrt(2 / math.pi), "root")])])
-        return b.node("Add", [tanh, b.floats(1.0, "one")])
-
-    return _scaled(b, _times(b, x, gate), 0.5)
 
 
 def _log_sigmoid(b: Builder, x: Tensor) -> Tensor:
@@ -125,8 +107,8 @@ ACTIVATIONS: Final[Mapping[str, Function]] = MappingProxyType(
         "swish": _silu,
         "hard_silu": _hard_silu,
         "hard_swish": _hard_silu,
-        "gelu": _gelu,
-        "gelu_tanh": _gelu_tanh,
+        "gelu": gelu,
+        "gelu_tanh": gelu_tanh,
         "mish": _simple("Mish"),
         "softplus": _simple("Softplus"),
         "softsign": _simple("Softsign"),
