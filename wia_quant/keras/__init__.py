@@ -8,6 +8,7 @@ from wia_quant.keras.frameworks import require, require_any
 require_any()
 
 from wia_quant.keras.biases import round_biases  # noqa: E402  # only where there is a Keras
+from wia_quant.keras.calibration import from_calibration  # noqa: E402
 from wia_quant.keras.export import Exported, export  # noqa: E402
 from wia_quant.keras.files import load  # noqa: E402
 from wia_quant.keras.observing import observe  # noqa: E402
@@ -25,6 +26,7 @@ __all__ = [
     "WiaQuantizeScheme",
     "export",
     "freeze_batch_norm",
+    "from_calibration",
     "load",
     "observe",
     "quantize_annotate_layer",

@@ -83,13 +83,13 @@ class Unwrapped:
 
 
 class Substituted:
-    """A layer some of whose attributes are others."""
+    """A layer some of whose attributes are others; ``real`` is the layer."""
 
     def __init__(self, layer: Keras, values: Mapping[str, Any]) -> None:
-        self._layer, self._values = layer, values
+        self.real, self._values = layer, values
 
     def __getattr__(self, name: str) -> Any:
-        return self._values[name] if name in self._values else getattr(self._layer, name)
+        return self._values[name] if name in self._values else getattr(self.real, name)
 
 
 #: Class name of a wrapper -> how it is opened.

@@ -39,7 +39,7 @@ def to_onnx(model: Keras, *, input_shape: Any = None, channels_first_io: bool = 
         ExportError: a layer that has no ONNX form here; names it.
     """
     found = trace(model, is_known, input_shape)
-    return _Walk(found, channels_first_io).run(f"wia-quant from {framework_of(model)}")
+    return Walk(found, channels_first_io).run(f"wia-quant from {framework_of(model)}")
 
 
 def is_known(layer: Keras) -> bool:
@@ -47,20 +47,30 @@ def is_known(layer: Keras) -> bool:
     return type(layer).__name__ in UNWRAP or key_of(layer) is not None
 
 
-class _Walk:
-    def __init__(self, found: Trace, channels_first_io: bool) -> None:
+class Walk:
+    """One emission of a trace.
+
+    Attributes:
+        b: the graph.
+        tensors: ``id`` of a Value -> what stands for it.
+        renamed: tensor -> the name that it has since it became an output of the model.
+    """
+
+    def __init__(self, found: Trace, channels_first_io: bool = False) -> None:
         self.trace = found
         self.first = channels_first_io
         self.b = Builder()
         self.tensors: dict[int, Tensor] = {}
+        self.renamed: dict[str, str] = {}
         #: Tensors whose name is that of an input or output of the model.
         self.named: dict[str, str] = {}
 
     def run(self, producer: str) -> onnx.ModelProto:
+        """The whole model."""
         steps = fold_batch_norms(split(self.trace, key_of, UNWRAP), self.trace.outputs)
         inputs = [self._input(value) for value in self.trace.inputs]
         for step in steps:
-            self._step(step)
+            self.step(step)
         outputs = [self._output(v, n) for v, n in zip(self.trace.outputs, self.trace.output_names, strict=True)]
         proto = self.b.model(inputs, outputs, producer)
         onnx.checker.check_model(proto)
@@ -80,7 +90,8 @@ class _Walk:
         named = [BATCH if a == 0 else value.shape[a] or f"{name}_{a}" for a in axes]
         return helper.make_tensor_value_info(name, ELEMENT_TYPES[value.dtype], named)
 
-    def _step(self, step: Step) -> None:
+    def step(self, step: Step) -> None:
+        """Emits one step and keeps what stands for its outputs."""
         self.b.where = step.name
         args = with_tensors(step.args, self.tensors)
         kwargs = with_tensors(dict(step.kwargs), self.tensors)
@@ -105,6 +116,7 @@ class _Walk:
             self.b.nodes.append(helper.make_node("Identity", [source], [unique], self.b.fresh(f"{name}/Identity")))
         else:
             self.b.rename(tensor.name, unique)
+            self.renamed[tensor.name] = unique
             self.named[tensor.name] = unique
         return self._info(unique, value, order)
 

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training that begins where post-training quantization ended: its ranges, and its weights and biases."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+
+from wia_quant.affine import INT8, Range, place
+from wia_quant.errors import CalibrationError, UsageError
+from wia_quant.graph import source_sha256
+from wia_quant.grids import group_ranges
+from wia_quant.keras.beginning import PRODUCTS, begin_bias, begin_weight, integers_of
+from wia_quant.keras.quantize import quantize_model
+from wia_quant.keras.steps import FAKE_QUANTIZE, Step, Substituted
+from wia_quant.keras.trace import Keras, trace
+from wia_quant.keras.values import array
+from wia_quant.keras.walk import Walk, is_known, to_onnx
+from wia_quant.keras.weights import WEIGHTS
+from wia_quant.keras.wrappers import UNWRAP
+from wia_quant.places import places
+from wia_quant.policy import scheme_named
+from wia_quant.prepare import prepare
+from wia_quant.quantizer import QuantizedModel
+from wia_quant.table import CalibrationTable
+
+_log = logging.getLogger(__name__)
+
+#: What a trained model is exported as.
+_SCHEME: Final = "w8a8"
+
+
+def from_calibration(
+    model: Keras,
+    table: str | Path | CalibrationTable | QuantizedModel,
+    *,
+    exclude: Iterable[str] = (),
+    input_shape: Any = None,
+) -> Keras:
+    """``quantize_model`` that begins with what ``wia_quant.quantize(model, data)`` found.
+
+    With a table its fake quantizers begin with those ranges. With the whole result the weights and biases begin as
+    what the integers of that file stand for, too: before the first step the model evaluates as the file does. What the
+    file has and the model cannot hold is said on the log: a correction where a layer has neither bias nor BatchNorm,
+    and different weights for each call of a shared layer, which takes those of its first call. A tensor of which there
+    is no range is observed from the first batch, as usual.
+
+    Args:
+        model: the float model that was quantized; not changed.
+        table: what ``wia_quant.quantize`` returned, or its table, or the file of that.
+        exclude: as for ``quantize_model``.
+        input_shape: likewise.
+
+    Raises:
+        CalibrationError: the table or file is of another model, or of a scheme other than w8a8.
+        TableError: a file that is no table.
+    """
+    if not isinstance(table, str | Path | CalibrationTable | QuantizedModel):
+        raise UsageError(
+            f"{type(table).__name__} is no calibration: give what wia_quant.quantize returned, its table or the"
+            " file of that"
+        )
+    prepared = quantize_model(model, exclude=exclude, input_shape=input_shape)
+    source = to_onnx(model, input_shape=input_shape)
+    whole = table if isinstance(table, QuantizedModel) else None
+    known = table.table if isinstance(table, QuantizedModel) else table
+    known = known if isinstance(known, CalibrationTable) else CalibrationTable.load(known)
+    kept = frozenset() if whole is None else _kept_float(whole, source)
+    folded = prepare(source, opset=scheme_named(_SCHEME).opset, keep=kept)
+    spans: Mapping[str, Range] = known.ranges
+    if whole is not None:
+        groups = group_ranges(folded.model, whole.plan, spans)
+        spans = {name: groups[a.group] for name, a in whole.plan.activations.items()}
+    mapped = _map(prepared, folded.model.to_proto())
+    if not _begin_ranges(mapped, spans):
+        raise CalibrationError("the table has a range for no tensor of this model; it was made of another one")
+    if whole is not None:
+        _begin_weights(mapped, whole)
+    return prepared
+
+
+def _kept_float(whole: QuantizedModel, source: onnx.ModelProto) -> frozenset[str]:
+    """The nodes of ``source`` that the file leaves as they are; raises for a file of another model or scheme."""
+    if whole.plan.scheme != _SCHEME:
+        raise CalibrationError(f"the model was quantized by scheme {whole.plan.scheme}; training begins with {_SCHEME}")
+    said = {p.key: p.value for p in whole.model.metadata_props}
+    if said["wia.source_sha256"] != source_sha256(source):
+        raise CalibrationError(
+            "the quantized model was made of another one, or this one's weights have changed since: quantize it again"
+        )
+    return frozenset(json.loads(said["wia.recipe"])["exclusions"])
+
+
+class _PlainWalk(Walk):
+    """The float model inside one that is to train, and where in it fake quantizers and layers with weights are."""
+
+    def __init__(self, found: Any) -> None:
+        super().__init__(found)
+        #: Layer, which of its places, tensor.
+        self.quantizers: list[tuple[Keras, int, str]] = []
+        #: Node -> its step, and the tensor before the flattening of its input.
+        self.steps: dict[str, tuple[Step, Any]] = {}
+
+    def step(self, step: Step) -> None:
+        x = self.tensors.get(id(step.inputs[0])) if step.inputs else None
+        if step.key == FAKE_QUANTIZE:
+            assert x is not None
+            lying = x
+            while lying.unflattened is not None:
+                lying = lying.unflattened
+            self.quantizers.append((step.layer, int(step.kwargs.get("site", 0)), lying.name))
+            self.tensors.update({id(v): x for v in step.outputs})
+            return
+        n = len(self.b.nodes)
+        super().step(replace(step, grids={}))
+        if step.key in WEIGHTS:
+            self.steps.update((node.name, (step, x and x.unflattened)) for node in self.b.nodes[n:])
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """What in a prepared model is what in the folded float one.
+
+    Attributes:
+        quantizers: layer, which of its places, the tensor there; "" where folding left none.
+        products: the step of a layer with a weight, the tensor before the flattening of its input, the node; "" where
+            more than the layer and its BatchNorm has gone into the node's weight and bias.
+    """
+
+    quantizers: list[tuple[Keras, int, str]]
+    products: list[tuple[Step, Any, str]]
+
+
+def _map(prepared: Keras, proto: onnx.ModelProto) -> _Mapped:
+    """Lays the two upon each other by what leads to each tensor, as names are not the same."""
+    for layer in _quantizers(prepared):
+        _set(layer, 0, Range(-1.0, 1.0))  # any, so that the walk finds a grid
+    walk = _PlainWalk(trace(prepared, is_known))
+    plain = walk.run("")
+    folded = prepare(plain, opset=scheme_named(_SCHEME).opset).model.to_proto()
+    there = {at: name for name, at in places(proto).items()}
+    same = {name: there.get(at, "") for name, at in places(folded).items()}
+    makers = {name: node for node in proto.graph.node for name in node.output}
+    emitted = {node.name: _parameters(plain, node) for node in plain.graph.node if node.name in walk.steps}
+    products = []
+    for node in folded.graph.node:
+        if node.name in emitted and node.op_type in PRODUCTS:
+            maker = makers.get(same[node.output[0]]) if emitted[node.name] == _parameters(folded, node) else None
+            products.append((*walk.steps[node.name], "" if maker is None else maker.name))
+    quantizers = [
+        (layer, site, same.get(walk.renamed.get(name, name), "")) for layer, site, name in walk.quantizers
+    ]
+    return _Mapped(quantizers, products)
+
+
+def _parameters(proto: onnx.ModelProto, node: onnx.NodeProto) -> list[bytes]:
+    """The values of the constants that a node reads."""
+    constants = {t.name: t for t in proto.graph.initializer}
+    return [onnx.numpy_helper.to_array(constants[n]).tobytes() for n in node.input if n in constants]
+
+
+def _quantizers(prepared: Keras) -> list[Keras]:
+    """The layers that put a tensor on a grid."""
+    layers = prepared._flatten_layers() if hasattr(prepared, "_flatten_layers") else prepared.layers
+    return [layer for layer in layers if type(layer).__name__ in UNWRAP and _ends(layer) is not None]
+
+
+def _ends(layer: Keras) -> tuple[Any, Any] | None:
+    """The variables that hold the range of a fake quantizer of either Keras; None for a wrapper that has none."""
+    if type(layer).__name__ == "FakeQuantize":
+        return layer.lo, layer.hi
+    held = getattr(layer, "quantizer_vars", None) or getattr(layer, "_output_quantizer_vars", None)
+    return None if held is None else (held["min_var"], held["max_var"])
+
+
+def _set(layer: Keras, site: int, span: Range | None) -> None:
+    """Gives a fake quantizer a range, or takes it away: it then has seen nothing."""
+    variables = [*(_ends(layer) or ()), *([layer.seen] if type(layer).__name__ == "FakeQuantize" else [])]
+    values = (0.0, 0.0, 0.0) if span is None else (*_in_float32(span), 1.0)
+    for variable, value in zip(variables, values, strict=False):
+        before = np.atleast_1d(array(variable)).astype(np.float32)
+        before[site] = value
+        variable.assign(before.reshape(variable.shape))
+
+
+def _in_float32(span: Range) -> tuple[float, float]:
+    """The float32 numbers nearest to the ends of a range that give its very grid, where there are such."""
+    wanted = place(span, INT8)
+    near = sorted(itertools.product(range(-_NEAR, _NEAR + 1), repeat=2), key=lambda steps: sum(map(abs, steps)))
+    ends = [np.float32(span.lo), np.float32(span.hi)]
+    for steps in near:
+        lo, hi = (float(end + np.float32(n) * np.spacing(end)) for end, n in zip(ends, steps, strict=True))
+        if lo <= 0.0 <= hi and place(Range(lo, hi), INT8) == wanted:
+            return lo, hi
+    return float(ends[0]), float(ends[1])
+
+
+#: Units in the last place that an end is moved at most.
+_NEAR: Final = 4
+
+
+def _begin_ranges(mapped: _Mapped, spans: Mapping[str, Range]) -> int:
+    """How many tensors begin with a range."""
+    for layer, site, _ in mapped.quantizers:
+        _set(layer, site, None)
+    without = []
+    for layer, site, name in mapped.quantizers:
+        if name in spans:
+            _set(layer, site, spans[name])
+        else:
+            without.append(str(layer.name))
+    if without:
+        _log.warning("%s: no range is known, the first batch gives it", ", ".join(without))
+    return len(mapped.quantizers) - len(without)
+
+
+def _begin_weights(mapped: _Mapped, whole: QuantizedModel) -> None:
+    file = integers_of(whole.model)
+    said: dict[str, list[str]] = {}
+    done: set[int] = set()
+    for step, unflattened, name in mapped.products:
+        layer = step.layer.real if isinstance(step.layer, Substituted) else step.layer
+        if not name:
+            said.setdefault(_JOINED, []).append(step.name)
+        elif name not in file:
+            said.setdefault(_FLOAT, []).append(step.name)
+        elif id(layer) in done:
+            said.setdefault(_SHARED, []).append(step.name)
+        else:
+            if begin_weight(step, file[name], unflattened):
+                said.setdefault(_RAISED, []).append(step.name)
+            bias = file[name].bias
+            if bias is not None and not begin_bias(step, bias):
+                said.setdefault(_UNCORRECTED, []).append(step.name)
+        done.add(id(layer))
+    for what, names in said.items():
+        _log.log(logging.INFO if what is _RAISED else logging.WARNING, "%s: %s", ", ".join(names), what)
+
+
+_JOINED: Final = "more than the layer is in the weights of the file; these begin as they are"
+_FLOAT: Final = "float in the file, though trained as integers; exclude it, or its weights begin as they are"
+_SHARED: Final = "a further call of a layer, which begins with the weights that its first call has in the file"
+_RAISED: Final = "the largest weight of a channel is not at level 127 in the file; it is put back there"
+_UNCORRECTED: Final = "the file has a bias, the layer none to take it"
