@@ -12,6 +12,9 @@ import onnx
 #: Operator -> its inputs that are weights and biases; known by their values, other constants by their shapes.
 _PARAMETERS: Final = {"Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (0, 1), "Gather": (0,)}
 
+#: What an input that is left out is known by.
+_ABSENT: Final = "absent"
+
 
 def places(proto: onnx.ModelProto) -> dict[str, str]:
     """Tensor -> the operators, attributes and weights that lead to it, and which of several such it is.
@@ -29,6 +32,8 @@ def places(proto: onnx.ModelProto) -> dict[str, str]:
     for name in by_value:
         values = onnx.numpy_helper.to_array(constants[name])
         known[name] = f"{known[name]} {hashlib.sha256(values.tobytes()).hexdigest()}"
+        if values.ndim == 1 and not values.any():
+            known[name] = _ABSENT  # a bias that adds nothing
     found: dict[str, str] = {}
     counts: Counter[str] = Counter()
 
@@ -43,7 +48,9 @@ def places(proto: onnx.ModelProto) -> dict[str, str]:
         # A product is known by its weight: its window may be written out or left to the defaults.
         named = [] if node.op_type in _PARAMETERS else node.attribute
         attributes = sorted(a.SerializeToString(deterministic=True).hex() for a in named)
-        inputs = [known.get(name, "absent") for name in node.input]
+        inputs = [known.get(name, _ABSENT) for name in node.input]
+        while inputs and inputs[-1] == _ABSENT:
+            inputs.pop()
         for n, name in enumerate(node.output):
             add(name, f"{node.domain} {node.op_type} {n} {attributes} {inputs}")
     return found

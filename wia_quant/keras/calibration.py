@@ -18,12 +18,12 @@ from wia_quant.affine import INT8, Range, place
 from wia_quant.errors import CalibrationError, UsageError
 from wia_quant.graph import source_sha256
 from wia_quant.grids import group_ranges
-from wia_quant.keras.beginning import PRODUCTS, begin_bias, begin_weight, integers_of
-from wia_quant.keras.quantize import quantize_model
-from wia_quant.keras.steps import FAKE_QUANTIZE, Step, Substituted
+from wia_quant.keras.beginning import PRODUCTS, Integers, begin_bias, begin_weight, integers_of
+from wia_quant.keras.quantize import with_biases
+from wia_quant.keras.steps import FAKE_QUANTIZE, FOLDS_BATCH_NORM, Step, Substituted
 from wia_quant.keras.trace import Keras, trace
 from wia_quant.keras.values import array
-from wia_quant.keras.walk import Walk, is_known, to_onnx
+from wia_quant.keras.walk import Walk, is_known
 from wia_quant.keras.weights import WEIGHTS
 from wia_quant.keras.wrappers import UNWRAP
 from wia_quant.places import places
@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 
 #: What a trained model is exported as.
 _SCHEME: Final = "w8a8"
+_OPSET: Final = scheme_named(_SCHEME).opset
 
 
 def from_calibration(
@@ -49,9 +50,9 @@ def from_calibration(
 
     With a table its fake quantizers begin with those ranges. With the whole result the weights and biases begin as
     what the integers of that file stand for, too: before the first step the model evaluates as the file does. What the
-    file has and the model cannot hold is said on the log: a correction where a layer has neither bias nor BatchNorm,
-    and different weights for each call of a shared layer, which takes those of its first call. A tensor of which there
-    is no range is observed from the first batch, as usual.
+    file has and the model cannot hold is said on the log; a shared layer, which has other weights for each of its calls
+    there, takes those of the first. A layer without a bias gets one where the file has one. A tensor of which there is
+    no range is observed from the first batch, as usual.
 
     Args:
         model: the float model that was quantized; not changed.
@@ -68,22 +69,23 @@ def from_calibration(
             f"{type(table).__name__} is no calibration: give what wia_quant.quantize returned, its table or the"
             " file of that"
         )
-    prepared = quantize_model(model, exclude=exclude, input_shape=input_shape)
-    source = to_onnx(model, input_shape=input_shape)
-    whole = table if isinstance(table, QuantizedModel) else None
-    known = table.table if isinstance(table, QuantizedModel) else table
-    known = known if isinstance(known, CalibrationTable) else CalibrationTable.load(known)
-    kept = frozenset() if whole is None else _kept_float(whole, source)
-    folded = prepare(source, opset=scheme_named(_SCHEME).opset, keep=kept)
-    spans: Mapping[str, Range] = known.ranges
-    if whole is not None:
-        groups = group_ranges(folded.model, whole.plan, spans)
-        spans = {name: groups[a.group] for name, a in whole.plan.activations.items()}
+    walk = _PlainWalk(trace(model, is_known, input_shape))
+    source = walk.run()
+    if isinstance(table, QuantizedModel):
+        folded = prepare(source, opset=_OPSET, keep=_kept_float(table, source))
+        file = integers_of(table.model)
+        groups = group_ranges(folded.model, table.plan, table.table.ranges)
+        spans = {name: groups[a.group] for name, a in table.plan.activations.items()}
+    else:
+        folded = prepare(source, opset=_OPSET)
+        file = {}
+        spans = (table if isinstance(table, CalibrationTable) else CalibrationTable.load(table)).ranges
+    prepared = with_biases(model, _without_place(walk, file), exclude=exclude, input_shape=input_shape)
     mapped = _map(prepared, folded.model.to_proto())
     if not _begin_ranges(mapped, spans):
         raise CalibrationError("the table has a range for no tensor of this model; it was made of another one")
-    if whole is not None:
-        _begin_weights(mapped, whole)
+    if isinstance(table, QuantizedModel):
+        _begin_weights(mapped, file)
     return prepared
 
 
@@ -121,8 +123,24 @@ class _PlainWalk(Walk):
             return
         n = len(self.b.nodes)
         super().step(replace(step, grids={}))
-        if step.key in WEIGHTS:
-            self.steps.update((node.name, (step, x and x.unflattened)) for node in self.b.nodes[n:])
+        made = [node for node in self.b.nodes[n:] if node.op_type in PRODUCTS]
+        self.steps.update((node.name, (step, x and x.unflattened)) for node in made)
+
+
+def _without_place(walk: _PlainWalk, file: Mapping[str, Integers]) -> frozenset[str]:
+    """The layers of a float model whose product has a bias in the file, and which have no place for it."""
+    found: set[str] = set()
+    met: set[int] = set()
+    for name, (step, _) in walk.steps.items():
+        depthwise = step.key.startswith("SeparableConv") and id(step) not in met  # the first of its two products
+        met.add(id(step))
+        if step.key not in FOLDS_BATCH_NORM or name not in file or file[name].bias is None:
+            continue
+        if depthwise:
+            found.add(f"{step.name}/depthwise")
+        elif step.layer.bias is None and step.batch_norm is None:
+            found.add(step.name)
+    return frozenset(found)
 
 
 @dataclass(frozen=True)
@@ -144,20 +162,19 @@ def _map(prepared: Keras, proto: onnx.ModelProto) -> _Mapped:
     for layer in _quantizers(prepared):
         _set(layer, 0, Range(-1.0, 1.0))  # any, so that the walk finds a grid
     walk = _PlainWalk(trace(prepared, is_known))
-    plain = walk.run("")
-    folded = prepare(plain, opset=scheme_named(_SCHEME).opset).model.to_proto()
+    plain = walk.run()
+    folded = prepare(plain, opset=_OPSET).model.to_proto()
+    known = {name: kept for name, kept in walk.steps.items() if kept[0].key in WEIGHTS}
     there = {at: name for name, at in places(proto).items()}
     same = {name: there.get(at, "") for name, at in places(folded).items()}
     makers = {name: node for node in proto.graph.node for name in node.output}
-    emitted = {node.name: _parameters(plain, node) for node in plain.graph.node if node.name in walk.steps}
+    emitted = {node.name: _parameters(plain, node) for node in plain.graph.node if node.name in known}
     products = []
     for node in folded.graph.node:
         if node.name in emitted and node.op_type in PRODUCTS:
             maker = makers.get(same[node.output[0]]) if emitted[node.name] == _parameters(folded, node) else None
-            products.append((*walk.steps[node.name], "" if maker is None else maker.name))
-    quantizers = [
-        (layer, site, same.get(walk.renamed.get(name, name), "")) for layer, site, name in walk.quantizers
-    ]
+            products.append((*known[node.name], "" if maker is None else maker.name))
+    quantizers = [(layer, site, same.get(walk.renamed.get(name, name), "")) for layer, site, name in walk.quantizers]
     return _Mapped(quantizers, products)
 
 
@@ -222,18 +239,18 @@ def _begin_ranges(mapped: _Mapped, spans: Mapping[str, Range]) -> int:
     return len(mapped.quantizers) - len(without)
 
 
-def _begin_weights(mapped: _Mapped, whole: QuantizedModel) -> None:
-    file = integers_of(whole.model)
+def _begin_weights(mapped: _Mapped, file: Mapping[str, Integers]) -> None:
     said: dict[str, list[str]] = {}
     done: set[int] = set()
-    for step, unflattened, name in mapped.products:
+    order = {name: n for n, name in enumerate(file)}
+    for step, unflattened, name in sorted(mapped.products, key=lambda product: order.get(product[2], -1)):
         layer = step.layer.real if isinstance(step.layer, Substituted) else step.layer
         if not name:
             said.setdefault(_JOINED, []).append(step.name)
         elif name not in file:
             said.setdefault(_FLOAT, []).append(step.name)
         elif id(layer) in done:
-            said.setdefault(_SHARED, []).append(step.name)
+            said.setdefault(_SHARED, []).append(name)
         else:
             if begin_weight(step, file[name], unflattened):
                 said.setdefault(_RAISED, []).append(step.name)
@@ -247,6 +264,6 @@ def _begin_weights(mapped: _Mapped, whole: QuantizedModel) -> None:
 
 _JOINED: Final = "more than the layer is in the weights of the file; these begin as they are"
 _FLOAT: Final = "float in the file, though trained as integers; exclude it, or its weights begin as they are"
-_SHARED: Final = "a further call of a layer, which begins with the weights that its first call has in the file"
+_SHARED: Final = "a further call of a layer, which begins with the weights that the file has for its first"
 _RAISED: Final = "the largest weight of a channel is not at level 127 in the file; it is put back there"
 _UNCORRECTED: Final = "the file has a bias, the layer none to take it"

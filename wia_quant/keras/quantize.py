@@ -26,11 +26,18 @@ def quantize_model(model: Keras, *, exclude: Iterable[str] = (), input_shape: An
         ExportError: a layer that cannot be exported; names it.
         UsageError: no Keras model, or a name of ``exclude`` that is no layer.
     """
+    return with_biases(model, frozenset(), exclude=exclude, input_shape=input_shape)
+
+
+def with_biases(model: Keras, biased: frozenset[str], *, exclude: Iterable[str] = (), input_shape: Any = None) -> Keras:
+    """As ``quantize_model``; the layers named in ``biased``, which have no bias, get one of zeros."""
     framework = framework_of(model)
     if framework == "keras":
-        return require("wia_quant.keras.keras3.prepare").quantize_model(model, exclude=exclude, input_shape=input_shape)
+        return require("wia_quant.keras.keras3.prepare").quantize_model(
+            model, exclude=exclude, input_shape=input_shape, biased=biased
+        )
     if framework == "tf_keras":
-        return require("wia_quant.keras.tf_keras.scheme").quantize_model(model, exclude=exclude)
+        return require("wia_quant.keras.tf_keras.scheme").quantize_model(model, exclude=exclude, biased=biased)
     raise UsageError(f"{type(model).__name__} is no Keras model")
 
 

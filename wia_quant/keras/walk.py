@@ -39,7 +39,7 @@ def to_onnx(model: Keras, *, input_shape: Any = None, channels_first_io: bool = 
         ExportError: a layer that has no ONNX form here; names it.
     """
     found = trace(model, is_known, input_shape)
-    return Walk(found, channels_first_io).run(f"wia-quant from {framework_of(model)}")
+    return Walk(found, channels_first_io).run()
 
 
 def is_known(layer: Keras) -> bool:
@@ -65,14 +65,14 @@ class Walk:
         #: Tensors whose name is that of an input or output of the model.
         self.named: dict[str, str] = {}
 
-    def run(self, producer: str) -> onnx.ModelProto:
+    def run(self) -> onnx.ModelProto:
         """The whole model."""
         steps = fold_batch_norms(split(self.trace, key_of, UNWRAP), self.trace.outputs)
         inputs = [self._input(value) for value in self.trace.inputs]
         for step in steps:
             self.step(step)
         outputs = [self._output(v, n) for v, n in zip(self.trace.outputs, self.trace.output_names, strict=True)]
-        proto = self.b.model(inputs, outputs, producer)
+        proto = self.b.model(inputs, outputs, f"wia-quant from {framework_of(self.trace.graph)}")
         onnx.checker.check_model(proto)
         return proto
 

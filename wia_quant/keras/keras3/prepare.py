@@ -27,7 +27,13 @@ from wia_quant.keras.wrappers import UNWRAP
 _log = logging.getLogger(__name__)
 
 
-def quantize_model(model: Keras, *, exclude: Iterable[str] = (), input_shape: Any = None) -> Keras:
+def quantize_model(
+    model: Keras,
+    *,
+    exclude: Iterable[str] = (),
+    input_shape: Any = None,
+    biased: frozenset[str] = frozenset(),
+) -> Keras:
     """A functional model of the same layers with fake quantizers between them; it has its own copy of the weights.
 
     Nested models are opened, so their layers can be quantized with the rest; SeparableConv becomes the two
@@ -37,6 +43,7 @@ def quantize_model(model: Keras, *, exclude: Iterable[str] = (), input_shape: An
         model: functional, sequential or subclassed; not changed.
         exclude: names of layers that stay float.
         input_shape: as in ``to_onnx``.
+        biased: names of layers without a bias that get one, of zeros.
 
     Raises:
         ExportError: a layer that has no ONNX form here; names it.
@@ -50,7 +57,7 @@ def quantize_model(model: Keras, *, exclude: Iterable[str] = (), input_shape: An
     placement = place(steps, found.inputs, found.outputs, _excluded(steps, exclude))
     for name in _opened_with_weights(steps):
         _log.warning("layer '%s' was opened: its own weights are not trained, they keep their values", name)
-    return _Rebuilder(found, steps, placement).run(model.name)
+    return _Rebuilder(found, steps, placement, biased).run(model.name)
 
 
 def _excluded(steps: list[Step], names: Iterable[str]) -> frozenset[str]:
@@ -116,8 +123,8 @@ def _split_separable(layer: Keras, rank: str) -> tuple[Keras, Keras]:
 
 
 class _Rebuilder:
-    def __init__(self, found: Trace, steps: list[Step], placement: Placement) -> None:
-        self.trace, self.steps, self.placement = found, steps, placement
+    def __init__(self, found: Trace, steps: list[Step], placement: Placement, biased: frozenset[str]) -> None:
+        self.trace, self.steps, self.placement, self.biased = found, steps, placement, biased
         self.producers = {id(v): step for step in steps for v in step.outputs}
         self.layers: dict[int, Keras] = {}
         self.quantizers: dict[str, Keras] = {}
@@ -216,6 +223,8 @@ class _Rebuilder:
         name = self._unique(_layer_name(step.name if step.key != "InputLayer" else step.layer.name))
         if step.key in WEIGHTS and "activation" in config:
             config["activation"] = "linear"
+        if step.name in self.biased:
+            config["use_bias"] = True
         if self._followed_by_activation(step):
             self.names.discard(name)
             name = self._unique(f"{name}_linear")
@@ -270,7 +279,8 @@ def _copy_of(step: Step, config: dict[str, Any]) -> Keras:
         ) from error
     if step.layer.weights:
         copy.build(step.inputs[0].shape)
-        copy.set_weights(step.layer.get_weights())
+        given = step.layer.get_weights()
+        copy.set_weights([*given, *(np.zeros(w.shape, np.float32) for w in copy.weights[len(given) :])])
     copy.trainable = step.layer.trainable
     return copy
 

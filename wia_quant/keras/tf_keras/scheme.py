@@ -20,6 +20,7 @@ if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
     )
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
+import numpy as np
 import tf_keras
 from tensorflow_model_optimization.python.core.quantization.keras import (
     quantize_layer,
@@ -173,12 +174,13 @@ class _Registry(quantize_registry.QuantizeRegistry):
         return WiaQuantizeConfig()
 
 
-def quantize_model(model: Keras, *, exclude: Iterable[str] = ()) -> Keras:
+def quantize_model(model: Keras, *, exclude: Iterable[str] = (), biased: frozenset[str] = frozenset()) -> Keras:
     """A tf_keras model ready for quantization-aware training with ``WiaQuantizeScheme``.
 
     Args:
         model: functional or sequential; not changed.
         exclude: names of layers that stay float.
+        biased: names of layers without a bias that get one, of zeros.
 
     Raises:
         ExportError: a layer that tfmot cannot quantize or that has no ONNX form here; names it.
@@ -222,6 +224,8 @@ def quantize_model(model: Keras, *, exclude: Iterable[str] = ()) -> Keras:
     # They stay float: tfmot has no wrapper for layers of several inputs.
     kept |= {layer.name for layer in model.layers if type(layer).__name__ in DECOMPOSE}
 
+    model = _with_biases(model, biased & names)
+
     def annotate(layer: Keras) -> Keras:
         return layer if layer.name in kept else tfmot.quantize_annotate_layer(layer)
 
@@ -237,3 +241,19 @@ def quantize_model(model: Keras, *, exclude: Iterable[str] = ()) -> Keras:
             raise ExportError(
                 f"model '{model.name}': tensorflow-model-optimization cannot quantize it: {reason[:300]}"
             ) from error
+
+
+def _with_biases(model: Keras, names: frozenset[str]) -> Keras:
+    """A copy in which these layers have a bias of zeros; the model itself where there are none."""
+    if not names:
+        return model
+
+    def copy(layer: Keras) -> Keras:
+        more = {"use_bias": True} if layer.name in names else {}
+        return type(layer).from_config({**layer.get_config(), **more})
+
+    copied = tf_keras.models.clone_model(model, clone_function=copy)
+    for old, new in zip(model.layers, copied.layers, strict=True):
+        given = old.get_weights()
+        new.set_weights([*given, *(np.zeros(w.shape, np.float32) for w in new.weights[len(given) :])])
+    return copied
