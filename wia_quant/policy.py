@@ -143,16 +143,22 @@ class Plan:
         """The tensors of a group."""
         return [t for t, a in self.activations.items() if a.group == name]
 
+    def __repr__(self) -> str:
+        return f"Plan({self._head()})"
+
+    def _head(self) -> str:
+        what = "in float16" if self.halves else "on integers"
+        n = sum(d.quantized for d in self.decisions)
+        return f"{n} of {len(self.decisions)} nodes {what}, scheme {self.scheme} ({SCHEMES[self.scheme].summary})"
+
     def text(self) -> str:
         """The plan for people: one line a node."""
         width = max((len(d.node) for d in self.decisions), default=4)
-        on, what = ("half", "in float16") if self.halves else ("int", "on integers")
+        on = "half" if self.halves else "int"
         lines = [
             f"{d.node:{width}}  {d.op_type:18}  {on if d.quantized else 'float':5}  {d.reason}" for d in self.decisions
         ]
-        n = sum(d.quantized for d in self.decisions)
-        head = f"{n} of {len(self.decisions)} nodes {what}, scheme {self.scheme} ({SCHEMES[self.scheme].summary})"
-        return "\n".join([head, *lines, *(f"note: {note}" for note in self.notes)])
+        return "\n".join([self._head(), *lines, *(f"note: {note}" for note in self.notes)])
 
 
 #: A product no larger than this, between float operators, costs less than quantizing its input.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -57,7 +57,7 @@ class QuantizedModel:
         symptoms: what is suspicious about the data (doctor); empty when nothing is.
     """
 
-    model: onnx.ModelProto
+    model: onnx.ModelProto = field(repr=False)
     plan: Plan
     table: CalibrationTable
     notes: tuple[str, ...] = ()
@@ -253,7 +253,7 @@ def _given_table(table: str | Path | CalibrationTable | None, sha256: str) -> Ca
 class Written:
     """A finished model and what was noted on the way."""
 
-    model: onnx.ModelProto
+    model: onnx.ModelProto = field(repr=False)
     plan: Plan
     notes: tuple[str, ...]
 

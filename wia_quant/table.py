@@ -60,6 +60,9 @@ class CalibrationTable:
     states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"CalibrationTable({len(self.tensors)} tensors, {self.calibrator}, {self.n_batches} batches)"
+
     @classmethod
     def of(
         cls,

@@ -389,3 +389,22 @@ def test_one_small_product_between_float_operators_is_exported_as_integers() -> 
     exported = export(prepared, x, verify=True)
     assert exported.differences[0].share == 0.0
     assert [d.node for d in exported.plan.decisions if d.quantized]
+
+
+class _Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.conv(x), self.conv(y)], 0)
+
+
+def test_an_open_batch_has_a_name_that_says_so() -> None:
+    x = torch.rand(2, 3, 8, 8)
+    prepared = prepare_qat(_Pair())
+    prepared(x, x)
+    graph = export(prepared.eval(), (x, x + 1)).model.graph
+    first = [value.type.tensor_type.shape.dim[0].dim_param for value in (*graph.input, *graph.output)]
+    assert first[:2] == ["batch", "y_batch"]
+    assert sorted(first[2].split(" + ")) == ["batch", "y_batch"]

@@ -118,3 +118,10 @@ def test_nan_in_the_data_names_its_tensor() -> None:
 def test_the_public_name_is_the_same_function() -> None:
     assert wia_quant.quantize is quantize
     assert wia_quant.CalibrationTable is CalibrationTable
+
+
+def test_a_result_in_a_notebook_is_one_line_not_pages_of_its_graph() -> None:
+    result = quantize(small(), batches())
+    assert repr(result).startswith("QuantizedModel(plan=Plan(7 of 7 nodes on integers, scheme w8a8")
+    assert "table=CalibrationTable(5 tensors, moving_average, 8 batches)" in repr(result)
+    assert len(repr(result)) < 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Exported:
             largest magnitude, and the share of the values that differ by more than 1e-4 of it.
     """
 
-    model: onnx.ModelProto
+    model: onnx.ModelProto = field(repr=False)
     plan: Plan
     notes: tuple[str, ...]
     differences: Mapping[str, tuple[float, float]]

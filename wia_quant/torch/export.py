@@ -8,10 +8,11 @@ import dataclasses
 import inspect
 import io
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,7 +53,7 @@ class Exported:
         differences: with ``verify``, one an output; else empty.
     """
 
-    model: onnx.ModelProto
+    model: onnx.ModelProto = field(repr=False)
     plan: Plan
     notes: tuple[str, ...]
     differences: tuple[Difference, ...]
@@ -182,9 +183,24 @@ def to_onnx(
     proto: onnx.ModelProto = program.model_proto
     pin_corners(proto)
     _require_names(proto, input_names, output_names)
+    if dynamic is not None:
+        _name_batch(proto.graph)
     for part in (proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.input, *proto.graph.output):
         del part.metadata_props[:]  # where torch traced what: other in every run, so that the digest would be, too
     return proto
+
+
+def _name_batch(graph: onnx.GraphProto) -> None:
+    """An open axis 0 has a name that says so, wherever torch's symbol of it is: batch for ``s77``, 2*batch."""
+    values = [*graph.input, *graph.output, *graph.value_info]
+    axes = [dim for value in values for dim in value.type.tensor_type.shape.dim if dim.dim_param]
+    names: dict[str, str] = {}
+    for value in graph.input:
+        first = next(iter(value.type.tensor_type.shape.dim), None)
+        if first is not None and first.dim_param:
+            names.setdefault(first.dim_param, f"{value.name}_batch" if names else "batch")
+    for dim in axes:
+        dim.dim_param = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), dim.dim_param)
 
 
 def _require_names(proto: onnx.ModelProto, inputs: list[str] | None, outputs: list[str] | None) -> None:
