@@ -70,10 +70,7 @@ class FakeQuantize(FakeQuantizeBase):
         return torch.per_tensor_symmetric if self.qtype.symmetric else torch.per_tensor_affine
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        observed = self.observing and self._observes_now()
-        if observed:
-            self._observe(x.detach())
-            self._stale = True
+        observed = self._watch(x)
         if not self.quantizing:
             return x
         self._refresh()
@@ -87,6 +84,24 @@ class FakeQuantize(FakeQuantizeBase):
             zp = int(zero_point)
             return _StraightThroughPerTensor.apply(x, scale, lo - zp, hi - zp, True)
         return fake_quantize(x, scale, zero_point, lo, hi, self.axis)
+
+    def levels(self, x: torch.Tensor) -> torch.Tensor:
+        """The levels of ``x``, (1), from the zero point on and as float32; observes as a call does."""
+        self._watch(x)
+        scale, zero_point = (_along(v, x, self.axis) for v in self.calculate_qparams())
+        q = torch.div(x, scale).round_()
+        if self.axis is None:
+            zp = int(zero_point)
+            return q.clamp_(self.qtype.qmin - zp, self.qtype.qmax - zp).nan_to_num_(nan=0.0)
+        return torch.clamp(q, self.qtype.qmin - zero_point, self.qtype.qmax - zero_point)
+
+    def _watch(self, x: torch.Tensor) -> bool:
+        """Observes ``x`` where it is to be; whether it was."""
+        observed = self.observing and self._observes_now()
+        if observed:
+            self._observe(x.detach())
+            self._stale = True
+        return observed
 
     def _observe(self, x: torch.Tensor) -> None:
         try:

@@ -8,6 +8,7 @@ one operator with constant parameters that is translated exactly (marker.py).
 from __future__ import annotations
 
 import copy
+import inspect
 import types
 
 import numpy as np
@@ -106,7 +107,7 @@ def freeze(model: nn.Module) -> nn.Module:
             put(found, name, frozen(module))
     if "forward" in found.__dict__:
         # torch.export wants a forward of the class: give the copy a class of its own.
-        forward = found.__dict__.pop("forward").__func__
+        forward = inspect.unwrap(found.__dict__.pop("forward").__func__)
         found.__class__ = types.new_class(
             type(found).__name__, (type(found),), {}, lambda ns: ns.update(forward=forward)
         )

@@ -67,6 +67,12 @@ class LearnedFakeQuantize(FakeQuantize):
         scale = self.learned_scale.reshape(shape if self.axis is not None else ())
         return _LearnedStep.apply(x, scale, lo, hi, gradient_scale)
 
+    def _refresh(self) -> None:
+        if self.learned_scale is None:
+            super()._refresh()
+        else:
+            self.scale = self._positive()
+
     def qparams(self) -> QParams:
         if self.learned_scale is None:
             return super().qparams()

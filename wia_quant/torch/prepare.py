@@ -24,6 +24,7 @@ from wia_quant.errors import UsageError
 from wia_quant.policy import SMALL_EMBEDDING
 from wia_quant.torch.choice import Choice, by_attributes, by_mapping
 from wia_quant.torch.constants import is_constant, value_of
+from wia_quant.torch.evaluation import PreparedGraph, annotate, evaluating
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.functional_products import modularize
 from wia_quant.torch.half import HalfQuantize
@@ -127,7 +128,7 @@ def prepare_qat_fx(
             raise UsageError("custom and backend configs of torch.ao are not understood; use the mapping alone")
     require_model(model)
     own = _prepare(copied(model), by_mapping(model, qconfig_mapping), example_inputs)
-    found = fx.GraphModule(own, own.wia_graph, type(model).__name__)  # type: ignore[arg-type]
+    found = PreparedGraph(own, own.wia_graph, type(model).__name__)  # type: ignore[arg-type]
     found.wia_preparation = own.wia_preparation
     found.train(model.training)
     return found
@@ -196,10 +197,15 @@ def _prepare(model: nn.Module, choice: Choice, example: Any = None) -> nn.Module
     graph.lint()
     traced = fx.GraphModule(model, graph)
     # The graph's forward on the user's own object: its class, attributes and references stay.
-    model.forward = types.MethodType(type(traced).forward, model)
+    model.forward = types.MethodType(evaluating(type(traced).forward, _graph_of), model)
     model.wia_graph = graph  # type: ignore[assignment]
     model.wia_preparation = made  # type: ignore[assignment]
     return model
+
+
+def _graph_of(model: Any) -> fx.Graph:
+    graph: fx.Graph = model.wia_graph
+    return graph
 
 
 def _fuse_products(model: nn.Module, graph: fx.Graph, choice: Choice) -> None:
@@ -302,6 +308,7 @@ def _insert_quantizers(model: nn.Module, graph: fx.Graph, choice: Choice, made: 
     for node, role in roles.items():
         if role is Role.PRODUCT:
             _tell_input_quantizer(model, node, roles)
+    annotate(model, graph, placement.roles)
 
 
 def _tell_input_quantizer(model: nn.Module, node: fx.Node, roles: Mapping[fx.Node, Role]) -> None:
