@@ -305,25 +305,23 @@ _LARGEST_MEAN: Final = 2**14
 
 
 def _pooled(x: Levels, given: Mapping[str, Any], on_reals: Callable[[], Any]) -> Value:
-    """Average pooling along one or two axes."""
+    """Average pooling along two axes, or along one as along two of which the first has one place."""
+    flat = isinstance(given["kernel_size"], tuple) and len(given["kernel_size"]) == 1
 
-    def pair(value: Any, other: int) -> tuple[Any, ...]:
-        value = tuple(value) if isinstance(value, tuple | list) else (value,)
-        return (
-            value * (2 if flat is False else 1)
-            if len(value) == 1 and not flat
-            else ((other, *value) if flat else value)
-        )
+    def pair(value: Any, of_the_first: int) -> Any:
+        return (of_the_first, *value) if flat else value
 
     kernel = given["kernel_size"]
-    flat = isinstance(kernel, tuple) and len(kernel) == 1
-    stride = given.get("stride") or kernel
-    padding, ceil = given.get("padding", 0), bool(given.get("ceil_mode", False))
+    stride, padding = given.get("stride") or kernel, given.get("padding", 0)
+    windows = (pair(kernel, 1), pair(stride, 1), pair(padding, 0), bool(given.get("ceil_mode", False)))
     q = x.q.unsqueeze(-2) if flat else x.q
-    options = (pair(kernel, 1), pair(stride, 1), pair(padding, 0), ceil)
-    sums, ones = window_sums(q, *options), torch.ones_like(q[:1])
-    n = window_sums(ones, *options) / functional.avg_pool2d(ones, *options, bool(given.get("count_include_pad", True)))
-    return averaged(*((t.squeeze(-2) if flat else t) for t in (sums, n.round_())), x.grid, on_reals)
+    ones = torch.ones_like(q[:1])
+    # How many are inside, over their share.
+    share = functional.avg_pool2d(ones, *windows, bool(given.get("count_include_pad", True)))
+    sums, n = window_sums(q, *windows), (window_sums(ones, *windows) / share).round_()
+    if flat:
+        sums, n = sums.squeeze(-2), n.squeeze(-2)
+    return averaged(sums, n, x.grid, on_reals)
 
 
 def _clip(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Callable[[], Any]) -> Value:
@@ -341,16 +339,16 @@ def _clip(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Callable
 
 def _move(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Callable[[], Any]) -> Value:
     """On levels as on reals, (21); what joins tensors needs one grid."""
-    found = [
-        v
-        for v in pytree.tree_leaves((args, kwargs), is_leaf=_is_value)
-        if isinstance(v, torch.Tensor | Levels | Pending)
-    ]
-    if not found or not all(isinstance(v, Levels) and v.grid.same(found[0].grid) for v in found):
+    leaves = pytree.tree_leaves((args, kwargs), is_leaf=_is_value)
+    on_grids = [v for v in leaves if isinstance(v, Levels)]
+    if not on_grids or any(isinstance(v, torch.Tensor | Columns | Pending) for v in leaves):
+        return None
+    grid = on_grids[0].grid
+    if not all(v.grid.same(grid) for v in on_grids):
         return None
     args, kwargs = pytree.tree_map(lambda v: v.q if isinstance(v, Levels) else v, (args, kwargs), is_leaf=_is_value)
     moved = _call(node, target, args, kwargs)
-    return pytree.tree_map(lambda q: Levels(q, found[0].grid) if isinstance(q, torch.Tensor) else q, moved)
+    return pytree.tree_map(lambda q: Levels(q, grid) if isinstance(q, torch.Tensor) else q, moved)
 
 
 #: How a node of each role computes where its inputs are levels; None from it: on reals.
@@ -367,7 +365,7 @@ _RULES: Final[Mapping[Role, Callable[..., Value]]] = MappingProxyType(
 
 def _is_traced(args: Any, kwargs: Any) -> bool:
     """By torch.export, torch.compile, torch.jit or torch.fx: the graph is to be what it was."""
-    compiling = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.jit.is_scripting()
+    compiling = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
     return compiling or any(isinstance(v, fx.Proxy) for v in pytree.tree_leaves((args, kwargs)))
 
 
@@ -390,12 +388,17 @@ def _is_watched(model: nn.Module) -> bool:
     return torch_module._has_any_global_hook() or any(m._forward_hooks or m._forward_pre_hooks for m in inside)
 
 
+def _own_graph(model: Any) -> fx.Graph:
+    graph: fx.Graph = model.graph
+    return graph
+
+
 class PreparedGraph(fx.GraphModule):
     """A GraphModule that computes in evaluation mode what its file computes."""
 
     def recompile(self) -> Any:
         code = super().recompile()
-        type(self).forward = evaluating(type(self).forward, lambda model: model.graph)  # type: ignore[method-assign]
+        type(self).forward = evaluating(type(self).forward, _own_graph)
         return code
 
 
