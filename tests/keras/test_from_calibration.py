@@ -16,8 +16,8 @@ import pytest
 import wia_quant
 from tests.keras.models import FRAMEWORKS, framework, predict, randomize, residual, train
 from wia_quant.errors import CalibrationError, UsageError
+from wia_quant.integers import integers_of
 from wia_quant.keras import export, from_calibration, load, quantize_model
-from wia_quant.keras.beginning import integers_of
 from wia_quant.keras.values import array
 from wia_quant.quantizer import QuantizedModel
 

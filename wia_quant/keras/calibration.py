@@ -18,7 +18,8 @@ from wia_quant.affine import INT8, Range, place
 from wia_quant.errors import CalibrationError, UsageError
 from wia_quant.graph import source_sha256
 from wia_quant.grids import group_ranges
-from wia_quant.keras.beginning import PRODUCTS, Integers, begin_bias, begin_weight, integers_of
+from wia_quant.integers import PRODUCTS, Integers, integers_of
+from wia_quant.keras.beginning import begin_bias, begin_weight
 from wia_quant.keras.quantize import with_biases
 from wia_quant.keras.steps import FAKE_QUANTIZE, FOLDS_BATCH_NORM, Step, Substituted
 from wia_quant.keras.trace import Keras, trace
