@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
 
 import wia_quant
 import wia_quant.torch as wia
-from tests.torch.nets import NETS, Mobile, Residual, picture
+from tests.torch.nets import NETS, Mobile, Residual, outputs, picture
 from wia_quant.affine import range_of
 from wia_quant.digest import graph_digest
 from wia_quant.errors import CalibrationError, UsageError
+from wia_quant.integers import integers_of
 from wia_quant.quantizer import quantize_with_ranges
 from wia_quant.torch.export import float_onnx
 
@@ -39,6 +43,79 @@ def test_a_table_of_another_model_is_an_error() -> None:
     table = dataclasses.replace(quantized.table, tensors={})
     with pytest.raises(CalibrationError, match="made of another one"):
         wia.from_calibration(Residual().eval(), table, picture())
+
+
+def lived_in(net: nn.Module) -> nn.Module:
+    """With statistics and factors of BatchNorms as if it had been trained, some negative."""
+    torch.manual_seed(0)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            with torch.no_grad():
+                module.bias.uniform_(-1, 1)
+                module.get_buffer("running_mean").uniform_(-1, 1)
+                module.get_buffer("running_var").uniform_(0.5, 2)
+                module.weight.copy_(torch.rand_like(module.weight) - 0.5).add_(module.weight.sign())
+    return net.eval()
+
+
+def assert_same_integers(got: onnx.ModelProto, want: onnx.ModelProto) -> None:
+    """But that a channel in which no weight is at level 127 has its largest put there; scales to the last bit or so."""
+    pairs = list(zip(integers_of(got).values(), integers_of(want).values(), strict=True))
+    assert pairs
+    for ours, theirs in pairs:
+        np.testing.assert_allclose(ours.scale, theirs.scale, rtol=2e-7)
+        assert ours.bias is not None
+        assert theirs.bias is not None
+        np.testing.assert_allclose(ours.bias, theirs.bias, rtol=2e-7)
+        axis = 1 if ours.node.op_type in ("ConvTranspose", "MatMul") else 0
+        a, b = (np.moveaxis(i.levels, axis, 0).reshape(i.levels.shape[axis], -1) for i in (ours, theirs))
+        short = np.abs(b).max(axis=1) < 127
+        np.testing.assert_array_equal(a[~short], b[~short])
+        assert ((a[short] != b[short]).sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize("name", ["residual", "mobile", "branches", "two"])
+def test_training_begins_as_the_file_of_post_training_quantization(name: str) -> None:
+    make, batch = NETS[name]
+    torch.manual_seed(0)
+    net, batches = lived_in(make()), [batch() for _ in range(8)]
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    quantized = wia_quant.quantize(net, data=batches)
+    prepared = wia.from_calibration(net, quantized, batches[0]).eval()
+    exported = wia.export(prepared, batches[0]).model
+    assert_same_integers(exported, quantized.model)
+    with torch.no_grad():
+        got = outputs(prepared(*batches[0]))
+    session = quantized.session()
+    names = [i.name for i in session.get_inputs()]
+    want = session.run(None, dict(zip(names, (b.numpy() for b in batches[0]), strict=True)))
+    for a, b in zip(got, want, strict=True):
+        assert np.abs(a.numpy() - b).max() <= 0.01 * np.abs(b).max()  # a value on the edge of two levels
+    torch.testing.assert_close(dict(net.state_dict()), before, rtol=0, atol=0)
+
+
+def test_a_module_that_the_file_has_in_float_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    make, batch = NETS["words"]
+    torch.manual_seed(0)
+    net = make().eval()
+    with caplog.at_level(logging.WARNING, logger="wia_quant"):
+        wia.from_calibration(net, wia_quant.quantize(net, data=[batch()]), batch())
+    assert "head: the file has no product with its weights, which begin as they are" in caplog.text
+
+
+def test_a_module_without_bias_gets_one_for_the_correction() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.ReLU(), nn.Conv2d(8, 4, 3, bias=False)).eval()
+    quantized = wia_quant.quantize(net, data=[picture(), picture()])
+    prepared = wia.from_calibration(net, quantized, picture()).eval()
+    assert all(net[i].bias is None for i in (0, 2))
+    assert_same_integers(wia.export(prepared, picture()).model, quantized.model)
+
+
+def test_a_file_of_other_weights_is_an_error() -> None:
+    quantized = wia_quant.quantize(Residual().eval(), data=[picture()])
+    with pytest.raises(CalibrationError, match="weights of no product of this one"):
+        wia.from_calibration(Residual().eval(), quantized, picture())
 
 
 def test_samples_shown_before_training_give_the_ranges_of_calibration() -> None:

@@ -83,7 +83,8 @@ def from_calibration(
         spans = (table if isinstance(table, CalibrationTable) else CalibrationTable.load(table)).ranges
     prepared = with_biases(model, _without_place(walk, file), exclude=exclude, input_shape=input_shape)
     mapped = _map(prepared, folded.model.to_proto())
-    if not _begin_ranges(mapped, spans):
+    begun = _begin_ranges(mapped, spans)
+    if not begun and (spans or not isinstance(table, QuantizedModel)):
         raise CalibrationError("the table has a range for no tensor of this model; it was made of another one")
     if isinstance(table, QuantizedModel):
         _begin_weights(mapped, file)

@@ -7,7 +7,7 @@ import copy
 import hashlib
 import inspect
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,12 @@ from torch.ao.quantization import QConfig
 from wia_quant.affine import QParams, Range
 from wia_quant.errors import CalibrationError, DataError, UsageError
 from wia_quant.exporters.encodings import take_apart
+from wia_quant.graph import Model
+from wia_quant.grids import group_ranges
 from wia_quant.prepare import prepare as fold
+from wia_quant.quantizer import QuantizedModel
 from wia_quant.table import CalibrationTable
+from wia_quant.torch.beginning import begin_weights
 from wia_quant.torch.export import OPSET, float_onnx, to_onnx
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import freeze
@@ -33,30 +37,36 @@ from wia_quant.torch.verify import arguments
 
 def from_calibration(
     model: nn.Module,
-    table: str | Path | CalibrationTable,
+    table: str | Path | CalibrationTable | QuantizedModel,
     example: Any,
     *,
     qconfig: QConfig | None = None,
     exclude: Iterable[str] = (),
 ) -> nn.Module:
-    """``prepare_qat`` with the ranges of a table that ``wia_quant.quantize(model, data)`` made.
+    """``prepare_qat`` that begins with what ``wia_quant.quantize(model, data)`` found.
+
+    With a table the fake quantizers begin with its ranges. With the whole result the weights and biases begin as what
+    the integers of that file stand for, too, so that the model evaluates as the file does before the first step; a
+    module without a bias gets one where the file has one, a module that is called twice begins with its first call's.
 
     A tensor is the same in both where the operators that lead to it are; those without a range in the table are
     observed from the first batch, as usual.
 
     Args:
-        model: the float model that the table is of; not changed.
-        table: the table or its file.
+        model: the float model that was quantized; not changed.
+        table: what ``wia_quant.quantize`` returned, or its table, or the file of that.
         example: inputs as the model takes them: a tensor, a tuple, or a dict by argument name.
         qconfig: as for ``prepare_qat``; its observers must follow minimum and maximum.
         exclude: likewise.
 
     Raises:
-        CalibrationError: the table has a range for none of the model's tensors: it belongs to another.
+        CalibrationError: the table has a range for none of the model's tensors, or the file none of its weights: it
+            belongs to another.
         TableError: a file that is no table.
     """
-    ranges = table.ranges if isinstance(table, CalibrationTable) else CalibrationTable.load(table).ranges
-    known = _places(fold(float_onnx(model, example), opset=OPSET).model.to_proto())
+    folded = fold(float_onnx(model, example), opset=OPSET).model
+    ranges = _ranges(table, folded)
+    known = _places(folded.to_proto())
     span_of = {place: ranges[name] for name, place in known.items() if name in ranges}
     prepared = prepare_qat(model, qconfig=qconfig, exclude=exclude)
     quantizers = [m for m in prepared.modules() if isinstance(m, FakeQuantize) and m.observer.has_history]
@@ -65,9 +75,19 @@ def from_calibration(
         if place in span_of:
             _begin(quantizers[index], span_of[place])
             begun += 1
-    if not begun:
+    if not begun and (ranges or not isinstance(table, QuantizedModel)):
         raise CalibrationError("the table has a range for no tensor of this model; it was made of another one")
+    if isinstance(table, QuantizedModel):
+        begin_weights(prepared, table.model)
     return prepared
+
+
+def _ranges(table: str | Path | CalibrationTable | QuantizedModel, folded: Model) -> Mapping[str, Range]:
+    """Tensor -> its range; with a file's plan that of all tensors it shares its grid with."""
+    if not isinstance(table, QuantizedModel):
+        return (table if isinstance(table, CalibrationTable) else CalibrationTable.load(table)).ranges
+    groups = group_ranges(folded, table.plan, table.table.ranges)
+    return {name: groups[activation.group] for name, activation in table.plan.activations.items()}
 
 
 def _places(proto: onnx.ModelProto) -> dict[str, str]:
