@@ -74,6 +74,16 @@ ROLES: Final[Mapping[str, Role]] = MappingProxyType(
     }
 )  # fmt: skip
 
+#: Functions of each value alone besides tables and bounds.
+ELEMENTWISE: Final = frozenset(
+    {
+        "Add", "Subtract", "Multiply", "Maximum", "Minimum", "Average", "Identity", "linear", "Dropout", "exponential",
+        "ops.Add", "ops.Subtract", "ops.Multiply", "ops.Divide", "ops.TrueDivide", "ops.Maximum", "ops.Minimum",
+        "ops.Exp", "ops.Log", "ops.Abs", "ops.Absolute", "ops.Negative", "ops.Sqrt", "ops.Rsqrt", "ops.Square",
+        "ops.Erf", "ops.Clip", "ops.Power", "ops.Identity",
+    }
+)  # fmt: skip
+
 _PRODUCES: Final = (Role.PRODUCT, Role.ARITHMETIC, Role.NORM)
 
 
@@ -86,12 +96,22 @@ class Placement:
         quantized: ``id`` of a tensor -> the name of its quantizer; tensors that share a grid share the name.
         grids: ``id`` of a tensor -> ``id`` of the tensor whose quantizer puts it on its grid.
         left_float: name of a step -> why it has no integer form.
+        bounded: ``id`` of a tensor that only a bound reads, whose result is quantized -> ``id`` of that result.
+        sources: ``id`` of a tensor -> ``id`` of the quantized tensor that each of its values is a function of; what
+            joins two functions of one is a table of its levels, too.
     """
 
     roles: dict[int, Role] = field(default_factory=dict)
     quantized: dict[int, str] = field(default_factory=dict)
     grids: dict[int, int] = field(default_factory=dict)
     left_float: dict[str, str] = field(default_factory=dict)
+    bounded: dict[int, int] = field(default_factory=dict)
+    sources: dict[int, int] = field(default_factory=dict)
+
+    def ending(self, value: Value) -> int | None:
+        """``id`` of the tensor whose quantizer alone reads ``value``, at once or behind a bound."""
+        end = self.bounded.get(id(value), id(value))
+        return end if end in self.quantized else None
 
     def reads_rounded(self, step: Step, value: Value, producer: Step | None) -> bool:
         """Whether ``step`` takes the rounded values of a quantized tensor.
@@ -170,7 +190,19 @@ class _Placer:
             if key in wanted:
                 self.found.quantized[key] = self.values[self._root(key)].name
         self.found.grids = {key: self._grid_of(key) for key in self.values}
+        for step in self.steps:
+            before = id(step.inputs[0]) if step.inputs else 0
+            if roles[id(step)] is Role.CLIP and before not in wanted and id(step.outputs[0]) in wanted:
+                self.found.bounded[before] = id(step.outputs[0])
+            self.found.sources[id(step.outputs[0])] = self._source_of(step)
         return self.found
+
+    def _source_of(self, step: Step) -> int:
+        """The tensor of whose levels the result is a function, value by value; itself where there is none."""
+        elementwise = role_name(step) in ELEMENTWISE or self.found.roles[id(step)] in (Role.TABLE, Role.CLIP)
+        sources = {self.found.sources.get(id(v), id(v)) for v in step.inputs}
+        alone = elementwise and len(sources) == 1 and not step.has_constants
+        return sources.pop() if alone else id(step.outputs[0])
 
     def _grid_of(self, key: int) -> int:
         """The tensor whose quantizer puts these values on their grid: movers pass it on."""

@@ -7,6 +7,7 @@ grids of its weights, and a step for each fake quantizer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -40,7 +41,7 @@ class Step:
         outputs: as in Call.
         batch_norm: a BatchNormalization that is folded into this product.
         grids: attribute of the layer -> the grid of that weight, its axis the last one of the weight's matrix form.
-        qparams: of a fake quantizer.
+        qparams: of a fake quantizer; None of one that is asked for its scale only, and rounds nothing.
     """
 
     key: str
@@ -58,6 +59,13 @@ class Step:
         """Every tensor among the arguments, in order."""
         return tuple(values_in((self.args, dict(self.kwargs))))
 
+    @property
+    def has_constants(self) -> bool:
+        """Whether an argument is an array of more than one number."""
+        found: list[Any] = []
+        map_nest((self.args, dict(self.kwargs)), found.append)
+        return any(not isinstance(leaf, Value) and math.prod(getattr(leaf, "shape", ()) or ()) > 1 for leaf in found)
+
 
 @dataclass(frozen=True)
 class Unwrapped:
@@ -71,6 +79,7 @@ class Unwrapped:
         activation: the layer's own.
         batch_norm: that the wrapper holds, too.
         values: attribute of the layer -> its weight, where the wrapper has put something else in its place.
+        gathered: the wrapper's first argument is a list of the positional ones of the layer.
     """
 
     layer: Keras | None
@@ -80,6 +89,7 @@ class Unwrapped:
     activation: Any = None
     batch_norm: Keras | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
+    gathered: bool = False
 
 
 class Substituted:
@@ -105,6 +115,9 @@ class _Splitter:
     def call(self, call: Call) -> None:
         """Adds the steps of one call; the last one makes its outputs."""
         unwrap = self.wrappers.get(type(call.layer).__name__)
+        if call.kwargs.get("scale_only"):
+            self.steps.append(Step(FAKE_QUANTIZE, call.name, call.layer, call.args, {}, call.outputs))
+            return
         opened = unwrap(call.layer) if unwrap else Unwrapped(call.layer, activation=activation_of(call.layer))
         todo: list[tuple[str, Keras, QParams | None]] = []
         if opened.layer is not None:
@@ -119,7 +132,7 @@ class _Splitter:
         todo.extend((FAKE_QUANTIZE, call.layer, qparams) for qparams in opened.after)
         if not todo:
             todo.append(("Identity", call.layer, None))
-        args: tuple[Any, ...] = call.args
+        args: tuple[Any, ...] = tuple(call.args[0]) if opened.gathered else call.args
         for i, (key, layer, qparams) in enumerate(todo):
             last = i == len(todo) - 1
             name = call.name if i == 0 else f"{call.name}/{_part(key, layer)}"

@@ -11,7 +11,7 @@ import numpy as np
 
 from wia_quant.affine import INT8, INT8_NARROW, QParams, Range, choose_qparams
 from wia_quant.errors import CalibrationError, ExportError
-from wia_quant.keras.emit.table import key_of
+from wia_quant.keras.emit.table import OPERATION, key_of
 from wia_quant.keras.steps import Unwrap, Unwrapped, activation_of
 from wia_quant.keras.values import array
 from wia_quant.keras.weights import WEIGHTS, grid_of
@@ -44,6 +44,11 @@ def _quantized_product(wrapper: Any) -> Unwrapped:
 def _quantized_scale(wrapper: Any) -> Unwrapped:
     """wia_quant.keras.keras3.QuantizedScale: the file chooses the same grid for the factors."""
     return Unwrapped(wrapper.layer)
+
+
+def _quantized_arithmetic(wrapper: Any) -> Unwrapped:
+    """wia_quant.keras.keras3.QuantizedArithmetic, of a layer or an operation."""
+    return Unwrapped(wrapper.layer, gathered=str(key_of(wrapper.layer)).startswith(OPERATION))
 
 
 # -- tensorflow-model-optimization --------------------------------------------------------------------------------
@@ -121,6 +126,7 @@ UNWRAP: Final[Mapping[str, Unwrap]] = MappingProxyType(
         "FakeQuantize": _fake_quantize,
         "QuantizedProduct": _quantized_product,
         "QuantizedScale": _quantized_scale,
+        "QuantizedArithmetic": _quantized_arithmetic,
         "QuantizeLayer": _quantize_layer,
         "QuantizeWrapper": _quantize_wrapper,
         "QuantizeWrapperV2": _quantize_wrapper,

@@ -11,18 +11,10 @@ from keras import ops
 
 from wia_quant.affine import INT8, MIN_SCALE
 from wia_quant.keras import observing
+from wia_quant.keras.keras3.exact import in_float64, quotient
 
 #: The weight of a new batch in the moving average, as in wia_quant.torch.
 AVERAGING_CONSTANT: Final = 0.01
-
-
-def quotient(a: Any, b: Any) -> Any:
-    """``a / b`` as IEEE 754 rounds it.
-
-    XLA, behind JAX, multiplies by the reciprocal of what is one number for all of ``a``: halves between two levels
-    would fall to the other side. Here it is one number for each.
-    """
-    return a / (b + 0 * a) if keras.backend.backend() == "jax" else a / b
 
 
 def fake_quantize(x: Any, scale: Any, lowest: Any, highest: Any) -> Any:
@@ -38,13 +30,12 @@ def fake_quantize(x: Any, scale: Any, lowest: Any, highest: Any) -> Any:
 
 
 def affine_grid(lo: Any, hi: Any) -> tuple[Any, Any]:
-    """Scale and zero point of a range that contains 0, equations (3) and (4), in float64 where the backend has it."""
-    wide = "float32" if keras.backend.backend() == "jax" else "float64"
-    lo, hi = ops.cast(lo, wide), ops.cast(hi, wide)
-    scale = ops.cast(quotient(hi - lo, INT8.qmax - INT8.qmin), "float32")
+    """Scale and zero point of a range that contains 0, equations (3) and (4), in float64."""
+    scale = in_float64(lambda a, b: quotient(b - a, INT8.qmax - INT8.qmin), lo, hi)
     scale = ops.where(ops.equal(hi, lo), ops.ones_like(scale), ops.maximum(scale, MIN_SCALE))
-    zero_point = ops.clip(ops.round(INT8.qmin - quotient(lo, ops.cast(scale, wide))), INT8.qmin, INT8.qmax)
-    return scale, ops.cast(ops.where(ops.equal(hi, lo), ops.zeros_like(zero_point), zero_point), "float32")
+    zero_point = in_float64(lambda a, s: ops.round(INT8.qmin - quotient(a, s)), lo, scale)
+    zero_point = ops.clip(zero_point, INT8.qmin, INT8.qmax)
+    return scale, ops.where(ops.equal(hi, lo), ops.zeros_like(zero_point), zero_point)
 
 
 @keras.saving.register_keras_serializable("wia_quant")
@@ -52,7 +43,8 @@ class FakeQuantize(keras.layers.Layer):
     """Observes in training what passes, and replaces it by what its integers stand for.
 
     Before it has seen a training batch it passes values unchanged. It also returns its scale, on which the products
-    behind it put their biases.
+    behind it put their biases. Called with ``scale_only`` it looks at no values: what ends on its grid in evaluation
+    wants its scale.
 
     Args:
         averaging_constant: the weight of a new batch.
@@ -77,7 +69,9 @@ class FakeQuantize(keras.layers.Layer):
             setattr(self, name, weight)
         self.built = True
 
-    def call(self, inputs: Any, site: int = 0, training: bool = False) -> tuple[Any, Any]:
+    def call(self, inputs: Any, site: int = 0, scale_only: bool = False, training: bool = False) -> tuple[Any, Any]:
+        if scale_only:
+            return inputs, ops.zeros(()) if observing.share is not None else self._scale()
         if observing.share is not None:
             self._observe(inputs, site, observing.share)
             return inputs, ops.zeros(())
@@ -88,6 +82,11 @@ class FakeQuantize(keras.layers.Layer):
         seen = ops.max(self.seen) > 0
         return ops.where(seen, rounded, inputs), ops.where(seen, scale, ops.zeros_like(scale))
 
+    def _scale(self) -> Any:
+        """What ``call`` returns beside the values: 0 before the first batch."""
+        scale, _ = affine_grid(ops.min(self.lo), ops.max(self.hi))
+        return ops.where(ops.max(self.seen) > 0, scale, ops.zeros_like(scale))
+
     def _observe(self, x: Any, site: int, share: float) -> None:
         x = ops.stop_gradient(x)
         lo, hi = ops.minimum(ops.min(x), 0.0), ops.maximum(ops.max(x), 0.0)
@@ -97,7 +96,9 @@ class FakeQuantize(keras.layers.Layer):
         self.hi.assign(self.hi + share * (hi - self.hi))
         self.seen.assign(ops.maximum(self.seen, here))
 
-    def compute_output_spec(self, inputs: Any, site: int = 0, training: bool = False) -> tuple[Any, Any]:
+    def compute_output_spec(
+        self, inputs: Any, site: int = 0, scale_only: bool = False, training: bool = False
+    ) -> tuple[Any, Any]:
         return keras.KerasTensor(inputs.shape, inputs.dtype), keras.KerasTensor((), "float32")
 
     def get_config(self) -> dict[str, Any]:

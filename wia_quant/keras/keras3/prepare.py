@@ -6,14 +6,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import keras
 import numpy as np
 
-from wia_quant.affine import INT8, Range, choose_qparams, fake_quantize
+from wia_quant.affine import INT8, QParams, Range, choose_qparams, fake_quantize
 from wia_quant.errors import ExportError, UsageError
 from wia_quant.keras.emit.table import OPERATION, key_of
+from wia_quant.keras.keras3.arithmetic import AVERAGES, BINARY, QuantizedArithmetic, has_equation
 from wia_quant.keras.keras3.fake_quantize import FakeQuantize
 from wia_quant.keras.keras3.product import QuantizedProduct, QuantizedScale
 from wia_quant.keras.placement import Placement, Role, place
@@ -127,6 +128,7 @@ class _Rebuilder:
         self.trace, self.steps, self.placement, self.biased = found, steps, placement, biased
         self.producers = {id(v): step for step in steps for v in step.outputs}
         self.layers: dict[int, Keras] = {}
+        self.on_levels: dict[int, Keras] = {}
         self.quantizers: dict[str, Keras] = {}
         self.sites: Counter[str] = Counter()
         self.scales: dict[int, Any] = {}
@@ -170,17 +172,22 @@ class _Rebuilder:
             map_nest(nest, lambda leaf: self._read(step, leaf) if isinstance(leaf, Value) else leaf)
             for nest in (step.args, dict(step.kwargs))
         )
+        outputs = self.norms[id(step)].outputs if id(step) in self.norms else step.outputs
         if _is_operation(step.layer):
             args, kwargs = self._rounded_constants(step, args), self._rounded_constants(step, kwargs)
+        scales = self._scales(step, outputs[0])
+        if scales is not None:
+            inputs = list(args) if _is_operation(step.layer) else args[0]
+            result = self._on_levels(step)(inputs, scales=scales, output_scale=self._ending(step, outputs[0], args))
+        elif _is_operation(step.layer):
             result = step.layer(*args, **kwargs)
         else:
             layer = self._layer(step)
             scale = self.scales.get(self.placement.grids.get(id(step.inputs[0]), 0))
-            if isinstance(layer, QuantizedProduct) and scale is not None:
-                result = layer(args[0], scale)
+            if isinstance(layer, QuantizedProduct | QuantizedScale) and scale is not None:
+                result = layer(args[0], scale, self._ending(step, outputs[0], args))
             else:
                 result = layer(*args, **kwargs)
-        outputs = self.norms[id(step)].outputs if id(step) in self.norms else step.outputs
         for value, tensor in zip(outputs, keras.tree.flatten(result), strict=True):
             self._made(value, tensor)
 
@@ -190,17 +197,55 @@ class _Rebuilder:
             return nest
         return map_nest(nest, _rounded)
 
+    def _scales(self, step: Step, output: Value) -> list[Any] | None:
+        """The scales of what a step without weights computes with, where evaluation has its equation for levels."""
+        end = self.placement.ending(output)
+        if end is None or not has_equation(step) or (step.key in AVERAGES and end != id(output)):
+            return None
+        sources = {self.placement.sources.get(id(v), id(v)) for v in step.inputs}
+        if step.key in BINARY and len(sources) == 1 and not step.has_constants:
+            return None  # a table of one tensor's levels, made of reals
+        found = [self._scale_of(step, operand) for operand in keras.tree.flatten(step.args)]
+        return None if any(scale is None for scale in found) else found
+
+    def _scale_of(self, step: Step, operand: Any) -> Any:
+        """Of an operand on a grid; None of another."""
+        if not isinstance(operand, Value):
+            return None if step.key == f"{OPERATION}Matmul" else _scale_of_constant(_rounded(operand))
+        if not self.placement.reads_rounded(step, operand, self.producers.get(id(operand))):
+            return None
+        return self.scales.get(self.placement.grids[id(operand)])
+
+    def _ending(self, step: Step, output: Value, args: Any) -> Any:
+        """The scale of the grid that a result is quantized to, from its quantizer; None where it stays float."""
+        end = self.placement.ending(output)
+        if end is None:
+            return None
+        tensor = next(leaf for leaf in keras.tree.flatten(args) if isinstance(leaf, keras.KerasTensor))
+        return self._quantizer(self.placement.quantized[end])(tensor, scale_only=True)[1]
+
+    def _on_levels(self, step: Step) -> Keras:
+        """The layer or operation in ours; one for all calls of it."""
+        if id(step.layer) not in self.on_levels:
+            layer = step.layer if _is_operation(step.layer) else self._layer(step)
+            self.on_levels[id(step.layer)] = QuantizedArithmetic(
+                layer, name=self._unique(f"{_layer_name(step.name)}_quantized")
+            )
+        return self.on_levels[id(step.layer)]
+
+    def _quantizer(self, name: str) -> Keras:
+        if name not in self.quantizers:
+            sites = list(self.placement.quantized.values()).count(name)
+            self.quantizers[name] = FakeQuantize(sites=sites, name=self._unique(f"{_layer_name(name)}_quantizer"))
+        return self.quantizers[name]
+
     def _made(self, value: Value, tensor: Any) -> None:
         self.raw[id(value)] = self.rounded[id(value)] = tensor
         name = self.placement.quantized.get(id(value))
         if name is not None:
-            if name not in self.quantizers:
-                sites = list(self.placement.quantized.values()).count(name)
-                layer = FakeQuantize(sites=sites, name=self._unique(f"{_layer_name(name)}_quantizer"))
-                self.quantizers[name] = layer
             site = self.sites[name]
             self.sites[name] += 1
-            self.rounded[id(value)], self.scales[id(value)] = self.quantizers[name](tensor, site=site)
+            self.rounded[id(value)], self.scales[id(value)] = self._quantizer(name)(tensor, site=site)
 
     def _read(self, step: Step | None, value: Value) -> Any:
         producer = self.producers.get(id(value))
@@ -260,14 +305,32 @@ def _is_operation(layer: Keras) -> bool:
 
 
 def _rounded(operand: Any) -> Any:
-    """An operand that is no tensor of the model: what its int8 levels stand for."""
+    """An operand that is no tensor of the model: what its int8 levels stand for, on the grid that spans these."""
+    values, grid = operand, _grid_of_constant(operand)
+    for _ in range(_SETTLED):  # a range from -1 to 1 has an odd number of steps: rounded, it is another range
+        if grid is not None:
+            values = fake_quantize(array(values).astype(np.float32), grid)
+            grid = _grid_of_constant(values)
+    return values
+
+
+#: Roundings after which a constant stays as it is.
+_SETTLED: Final = 3
+
+
+def _scale_of_constant(operand: Any) -> Any:
+    """Of a rounded operand; None where it has no grid. A tensor, as Keras takes no numbers among tensors."""
+    grid = _grid_of_constant(operand)
+    return None if grid is None else keras.ops.convert_to_tensor(grid.scale)
+
+
+def _grid_of_constant(operand: Any) -> QParams | None:
     if isinstance(operand, keras.KerasTensor) or not (hasattr(operand, "shape") or isinstance(operand, float)):
-        return operand
+        return None
     values = array(operand)
     if values.dtype.kind != "f" or not values.size:
-        return operand
-    span = Range.around_zero(float(values.min()), float(values.max()))
-    return fake_quantize(values.astype(np.float32), choose_qparams(span, INT8))
+        return None
+    return choose_qparams(Range.around_zero(float(values.min()), float(values.max())), INT8)
 
 
 def _copy_of(step: Step, config: dict[str, Any]) -> Keras:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -12,7 +13,9 @@ from keras import ops
 
 from wia_quant.affine import INT8, INT8_NARROW, MIN_SCALE
 from wia_quant.keras.emit.table import key_of
-from wia_quant.keras.keras3.fake_quantize import affine_grid, fake_quantize, quotient
+from wia_quant.keras.keras3 import exact
+from wia_quant.keras.keras3.exact import quotient
+from wia_quant.keras.keras3.fake_quantize import affine_grid, fake_quantize
 from wia_quant.keras.weights import WEIGHTS, summed_axes
 
 Multiply = Callable[[Any, Any, Any], Any]
@@ -80,6 +83,9 @@ MULTIPLY: Final[Mapping[str, Multiply]] = MappingProxyType(
     }
 )
 
+#: What libwia computes on integers; an Embedding only picks rows.
+INTEGERS: Final = frozenset(MULTIPLY) - {"Conv3D", "Conv3DTranspose", "Embedding"}
+
 
 @keras.saving.register_keras_serializable("wia_quant")
 class QuantizedProduct(keras.layers.Wrapper):
@@ -96,41 +102,85 @@ class QuantizedProduct(keras.layers.Wrapper):
         self.key = str(key_of(layer))
         self.batch_norm = batch_norm
 
-    def build(self, inputs_shape: Any = None, input_scale_shape: Any = None) -> None:
+    def build(self, inputs_shape: Any = None, input_scale_shape: Any = None, output_scale_shape: Any = None) -> None:
         super().build(inputs_shape)
         if self.batch_norm is not None and not self.batch_norm.built:
             self.batch_norm.build(self.layer.compute_output_shape(inputs_shape))
 
-    def call(self, inputs: Any, input_scale: Any = None, training: bool = False) -> Any:
+    def call(self, inputs: Any, input_scale: Any = None, output_scale: Any = None, training: bool = False) -> Any:
         weight = WEIGHTS[self.key]
         kernel = _tensor(getattr(self.layer, weight.attribute))
         scale = _scale(kernel, weight.channels)
-        y = MULTIPLY[self.key](self.layer, inputs, fake_quantize(kernel, scale, INT8_NARROW.qmin, INT8_NARROW.qmax))
         bias, norm = _tensor(getattr(self.layer, "bias", None)), self.batch_norm
+        if not training and input_scale is not None and self.key in INTEGERS:
+            return self._evaluated(inputs, kernel, scale, bias, input_scale, output_scale)
+        y = MULTIPLY[self.key](self.layer, inputs, fake_quantize(kernel, scale, INT8_NARROW.qmin, INT8_NARROW.qmax))
         if norm is not None and training and norm.trainable:
             return norm(y if bias is None else y + self._spread(bias, y), training=True)
         scale = ops.reshape(scale, [-1])
         if norm is not None:
-            # In the order of the file, see emit/products.py.
-            gamma, beta, mean = map(_tensor, (norm.gamma, norm.beta, norm.moving_mean))
-            gain = spread = 1 / ops.sqrt(_tensor(norm.moving_variance) + norm.epsilon)
-            bias = (-mean if bias is None else bias - mean) * spread
-            if gamma is not None:
-                gain, bias = gamma * spread, bias * gamma
-            if beta is not None:
-                bias = bias + beta
+            gain, bias = self._folded(bias, operator.mul, lambda v: 1 / ops.sqrt(v))
             y = y * self._spread(gain, y)
             scale = ops.reshape(_scale(kernel * _along(gain, kernel.shape, weight.channels), weight.channels), [-1])
         if bias is None:
             return y
         return y + self._spread(bias if input_scale is None else _on_grid(bias, input_scale * scale), y)
 
+    def _folded(self, bias: Any, times: Any, inverse_root: Any) -> tuple[Any, Any]:
+        """The factor of the BatchNorm and the bias that holds it, in the order of the file, see emit/products.py."""
+        norm = self.batch_norm
+        gamma, beta, mean = map(_tensor, (norm.gamma, norm.beta, norm.moving_mean))
+        gain = spread = inverse_root(_tensor(norm.moving_variance) + norm.epsilon)
+        bias = times(-mean if bias is None else bias - mean, spread)
+        if gamma is not None:
+            gain, bias = times(gamma, spread), times(bias, gamma)
+        return gain, bias if beta is None else bias + beta
+
+    def _evaluated(self, x: Any, kernel: Any, scale: Any, bias: Any, input_scale: Any, output_scale: Any) -> Any:
+        """Equations (7) to (9) on levels: what the file computes in libwia, to the bit."""
+        weight, shape = WEIGHTS[self.key], kernel.shape
+        real = quotient(kernel, scale)
+        w = ops.round(real)
+        folded, size = scale, ops.ones_like(scale)
+        if self.batch_norm is not None:
+            gain, bias = self._folded(bias, exact.times, exact.inverse_root)
+            along = _along(gain, shape, weight.channels)
+            folded = ops.where(ops.equal(along, 0), ops.zeros_like(along), _scale(kernel * along, weight.channels))
+            folded = ops.where(folded > 0, folded, _or_one(ops.max(folded)))
+            w, real, size = w * ops.sign(along), real * ops.sign(along), ops.abs(along)
+        step = exact.positive(input_scale)
+        final = folded
+        if bias is not None:
+            final = exact.fitting_bias(folded, _along(bias, shape, weight.channels), step)
+            w = ops.round(quotient(w * folded, final))
+        acc = MULTIPLY[self.key](self.layer, exact.levels(x, input_scale), exact.straight_through(w, real))
+        final = ops.reshape(final, [-1])
+        unit = exact.straight_through(step * final, step * ops.reshape(scale * size, [-1]))
+        smooth = acc * self._spread(unit, acc)
+        if bias is not None:
+            smooth = smooth + self._spread(bias, acc)
+        total = exact.accumulated(
+            acc, None if bias is None else self._spread(bias, acc), self._spread(exact.bias_step(step, final), acc)
+        )
+        per_level = exact.multiplier(
+            step, final, exact.positive(ops.ones(()) if output_scale is None else output_scale)
+        )
+        y = exact.ended(
+            total,
+            self._spread(exact.in_float64(operator.mul, step, final), acc),
+            self._spread(per_level, acc),
+            output_scale,
+        )
+        return exact.straight_through(ops.where(input_scale > 0, y, smooth), smooth)
+
     def _spread(self, v: Any, y: Any) -> Any:
         if getattr(self.layer, "data_format", None) == "channels_first":
             return ops.reshape(v, [1, -1] + [1] * (len(y.shape) - 2))
         return v
 
-    def compute_output_shape(self, inputs_shape: Any, input_scale_shape: Any = None) -> Any:
+    def compute_output_shape(
+        self, inputs_shape: Any, input_scale_shape: Any = None, output_scale_shape: Any = None
+    ) -> Any:
         return self.layer.compute_output_shape(inputs_shape)
 
     def get_config(self) -> dict[str, Any]:
@@ -150,21 +200,39 @@ class QuantizedProduct(keras.layers.Wrapper):
 class QuantizedScale(keras.layers.Wrapper):
     """A LayerScale whose factors are on the one affine grid that they have in the file."""
 
-    def call(self, inputs: Any) -> Any:
+    def build(self, inputs_shape: Any = None, input_scale_shape: Any = None, output_scale_shape: Any = None) -> None:
+        super().build(inputs_shape)
+
+    def call(self, inputs: Any, input_scale: Any = None, output_scale: Any = None, training: bool = False) -> Any:
         gamma = _tensor(self.layer.gamma)
         lo, hi = (
             ops.stop_gradient(end) for end in (ops.minimum(ops.min(gamma), 0.0), ops.maximum(ops.max(gamma), 0.0))
         )
         scale, zero_point = affine_grid(lo, hi)
-        return inputs * fake_quantize(gamma, scale, INT8.qmin - zero_point, INT8.qmax - zero_point)
+        factors = fake_quantize(gamma, scale, INT8.qmin - zero_point, INT8.qmax - zero_point)
+        smooth = inputs * factors
+        if training or output_scale is None:
+            return smooth
+        # Equation (13).
+        y = exact.positive(output_scale)
+        levels = ops.round(inputs / exact.positive(input_scale)) * ops.round(factors / scale)
+        found = ops.round(levels * exact.multiplier(exact.positive(input_scale), scale, y)) * y
+        known = ops.logical_and(input_scale > 0, output_scale > 0)
+        return exact.straight_through(ops.where(known, found, smooth), smooth)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape
+    def compute_output_shape(
+        self, inputs_shape: Any, input_scale_shape: Any = None, output_scale_shape: Any = None
+    ) -> Any:
+        return inputs_shape
 
 
 def _tensor(variable: Any) -> Any:
     """The value of a variable, which JAX' own functions do not take."""
     return None if variable is None else ops.convert_to_tensor(variable)
+
+
+def _or_one(largest: Any) -> Any:
+    return ops.where(largest > 0, largest, ops.ones_like(largest))
 
 
 def _along(v: Any, shape: Any, channels: tuple[int, ...]) -> Any:
@@ -176,7 +244,8 @@ def _along(v: Any, shape: Any, channels: tuple[int, ...]) -> Any:
 def _scale(kernel: Any, channels: tuple[int, ...]) -> Any:
     """Equation (6), shaped to broadcast with the kernel."""
     absmax = ops.stop_gradient(ops.max(ops.abs(kernel), axis=summed_axes(len(kernel.shape), channels), keepdims=True))
-    return ops.where(absmax > 0, ops.maximum(quotient(absmax, INT8_NARROW.qmax), MIN_SCALE), ops.ones_like(absmax))
+    scale = exact.in_float64(lambda largest: largest / INT8_NARROW.qmax, absmax)
+    return ops.where(absmax > 0, ops.maximum(scale, MIN_SCALE), ops.ones_like(absmax))
 
 
 def _on_grid(bias: Any, scale: Any) -> Any:
