@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tests.tflite.litert import Step, in_libwia
 from wia_quant.tflite.reader import Grid
+from wia_quant.tflite.rounding import half_away, hard_swish, of_31_bits
 
 Integers = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
@@ -37,16 +38,9 @@ def float32_product(acc: Integers, x: np.float32, w: np.float32, y: np.float32) 
     return np.rint(acc.astype(np.float32) * ((x * w) / y)).astype(np.int64)
 
 
-def _q31(multiplier: float) -> tuple[int, int]:
-    """The multiplier as q * 2^(shift - 31)."""
-    fraction, shift = math.frexp(multiplier)
-    q = math.floor(fraction * 2**_Q31 + 0.5)
-    return (q // 2, shift + 1) if q == 2**_Q31 else (q, shift)
-
-
 def twice_half_up(acc: Integers, x: np.float32, w: np.float32, y: np.float32) -> Integers:
     """The optimized kernels: to 31 fractional bits, then to a level, each time a half up."""
-    q, shift = _q31(float(np.float64(x) * np.float64(w) / np.float64(y)))
+    q, shift = of_31_bits(float(np.float64(x) * np.float64(w) / np.float64(y)))
     high = ((acc << max(shift, 0)) * q + 2 ** (_Q31 - 1)) >> _Q31
     down = max(-shift, 0)
     return (high + ((1 << down) >> 1)) >> down
@@ -54,20 +48,15 @@ def twice_half_up(acc: Integers, x: np.float32, w: np.float32, y: np.float32) ->
 
 def twice_half_away(acc: Integers, x: np.float32, w: np.float32, y: np.float32) -> Integers:
     """The reference kernels: the same, but the second time a half away from zero."""
-    q, shift = _q31(float(np.float64(x) * np.float64(w) / np.float64(y)))
+    q, shift = of_31_bits(float(np.float64(x) * np.float64(w) / np.float64(y)))
     high = ((acc << max(shift, 0)) * q + 2 ** (_Q31 - 1)) >> _Q31
-    return _half_away(high, max(-shift, 0))
+    return half_away(high, max(-shift, 0))
 
 
 def once_half_up(acc: Integers, x: np.float32, w: np.float32, y: np.float32) -> Integers:
     """The reference kernel of FULLY_CONNECTED: a 31-bit multiplier, one rounding."""
-    q, shift = _q31(float(np.float64(x) * np.float64(w) / np.float64(y)))
+    q, shift = of_31_bits(float(np.float64(x) * np.float64(w) / np.float64(y)))
     return (acc * q + (1 << (_Q31 - 1 - shift))) >> (_Q31 - shift)
-
-
-def _half_away(value: Integers, bits: int) -> Integers:
-    half = (1 << bits) >> 1
-    return np.where(value >= 0, (value + half) >> bits, -((-value + half) >> bits))
 
 
 REQUANTIZATIONS: Mapping[str, Callable[[Integers, np.float32, np.float32, np.float32], Integers]] = MappingProxyType(
@@ -238,36 +227,12 @@ def _few_bits(alpha: Callable[[Step], float]) -> Callable[[Step], Candidates]:
     return of
 
 
-#: HARD_SWISH: bits that a level is moved up before its two 16-bit products, and the real that 2^15 stands for.
-_HIGH_BITS, _THREE = 7, 3.0
-
-
 def _hard_swish(step: Step) -> Candidates:
-    """x and relu6(x + 3) / 6, from x / 3 within [-1, 1], in 16-bit fixed point; their product is cut towards 0."""
     (i,), y = step.op.inputs, _grid(step, step.op.outputs[0])
-    q, scale, zero_point = _centred(step, i), np.float64(_grid(step, i).scale[0]), int(y.zero_point[0])
-    high = np.float32(scale / 2**_HIGH_BITS)
-
-    def times(ratio: float) -> tuple[int, int]:
-        q31, shift = _q31(ratio)
-        return min((q31 + (1 << 15)) >> 16, 2**15 - 1), shift
-
-    def product(a: Integers, b: int) -> Integers:
-        return np.clip((a * b + 2**14) >> 15, -(2**15), 2**15 - 1)
-
-    def up(a: Integers, bits: int) -> Integers:
-        return np.clip(a << bits, -(2**15), 2**15 - 1)
-
-    multiplier, shift = times(float(high / y.scale[0]))
-    reluish_multiplier, reluish_shift = times(float(high / np.float32(_THREE / 2**15)))
-    gate = product(up(q << _HIGH_BITS, max(reluish_shift - 1, 0)), reluish_multiplier)
-    gate = up(gate, 1) if reluish_shift > 0 else _half_away(gate, -reluish_shift)
-    gate = (gate + 2**15) >> 1
-    both = gate * product(q << _HIGH_BITS, multiplier)
-    cut = np.sign(both) * (np.abs(both) >> 15)
-    x = q * scale
+    q, scale, zero_point = _centred(step, i), _grid(step, i).scale[0], int(y.zero_point[0])
+    x = q * np.float64(scale)
     exact = x * np.clip(x + 3, 0, 6) / 6 / np.float64(y.scale[0]) + zero_point
-    return Candidates(exact, {"16-bit products": _half_away(cut, -shift) + zero_point})
+    return Candidates(exact, {"16-bit products": hard_swish(q, scale, y.scale[0]) + zero_point})
 
 
 def _fixed_point(acc: Integers, multiplier: np.float64) -> dict[str, Integers]:

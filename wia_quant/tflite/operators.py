@@ -17,7 +17,7 @@ from wia_quant.gelu import gelu, gelu_tanh
 from wia_quant.tflite import rearranging
 from wia_quant.tflite.emitter import Emit, Graph, shape_of
 from wia_quant.tflite.reader import Grid, Op
-from wia_quant.tflite.rounding import HALF_UP, HALF_UP_OF_RESIZE, HALF_UP_OF_SUM, fixed_point
+from wia_quant.tflite.rounding import HALF_UP, HALF_UP_OF_RESIZE, HALF_UP_OF_SUM, fixed_point, hard_swish, lift
 
 #: ActivationFunctionType -> what follows the operator.
 _FUSED: Final = {0: None, 1: "relu", 2: "relu_n1_to_1", 3: "relu6", 4: "tanh"}
@@ -202,6 +202,21 @@ def _leaky(g: Graph, op: Op) -> Tensor:
     return _lifted(g.b, y, HALF_UP, after)
 
 
+def _hard_swish(g: Graph, op: Op) -> Tensor:
+    """Lifted by what gives LiteRT's levels, which it makes in 16-bit fixed point."""
+    y, before, after = g.b.unary(g.x(op, 0), "HardSwish"), g.info(op.inputs[0]), g.info(op.outputs[0])
+    if before.grid is None or after.grid is None:
+        return y
+    lo, hi = (int(end) for end in (np.iinfo(after.dtype).min, np.iinfo(after.dtype).max))
+    levels = np.arange(np.iinfo(before.dtype).min, np.iinfo(before.dtype).max + 1, dtype=np.int64)
+    q, zero_point = levels - int(before.grid.zero_point[0]), int(after.grid.zero_point[0])
+    x = q * np.float64(before.grid.scale[0])
+    exact = x * np.clip(x + 3, 0, 6) / 6 / np.float64(after.grid.scale[0]) + zero_point
+    wanted = np.clip(hard_swish(q, before.grid.scale[0], after.grid.scale[0]) + zero_point, lo, hi)
+    by = lift(exact, wanted, lo, hi)
+    return _lifted(g.b, y, by, after.grid) if by else y
+
+
 def _multiplied(b: Builder, x: Tensor, multiplier: float, before: Grid, after: Grid) -> Tensor:
     """The reals whose levels are those of ``x`` times ``multiplier``."""
     return b.unary(x, "Mul", b.floats(multiplier * np.float64(after.scale[0]) / np.float64(before.scale[0]), "ratio"))
@@ -323,7 +338,7 @@ OPERATORS: Final[Mapping[str, Emit]] = MappingProxyType(
         "SOFTMAX": _softmax,
         "LOGISTIC": _unary("Sigmoid"),
         "TANH": _unary("Tanh"),
-        "HARD_SWISH": _unary("HardSwish"),
+        "HARD_SWISH": _hard_swish,
         "ELU": _unary("Elu"),
         "RELU": _bounded("relu"),
         "RELU6": _bounded("relu6"),
