@@ -17,7 +17,7 @@ from wia_quant.gelu import gelu, gelu_tanh
 from wia_quant.tflite import rearranging
 from wia_quant.tflite.emitter import Emit, Graph, shape_of
 from wia_quant.tflite.reader import Grid, Op
-from wia_quant.tflite.rounding import HALF_UP, HALF_UP_OF_RESIZE, HALF_UP_OF_SUM, fixed_point, hard_swish, lift
+from wia_quant.tflite.rounding import HALF_UP, HALF_UP_OF_RESIZE, HALF_UP_OF_SUM, fixed_point, hard_swish
 
 #: ActivationFunctionType -> what follows the operator.
 _FUSED: Final = {0: None, 1: "relu", 2: "relu_n1_to_1", 3: "relu6", 4: "tanh"}
@@ -203,18 +203,41 @@ def _leaky(g: Graph, op: Op) -> Tensor:
 
 
 def _hard_swish(g: Graph, op: Op) -> Tensor:
-    """Lifted by what gives LiteRT's levels, which it makes in 16-bit fixed point."""
-    y, before, after = g.b.unary(g.x(op, 0), "HardSwish"), g.info(op.inputs[0]), g.info(op.outputs[0])
+    """With what is apart at the few levels where LiteRT's 16-bit fixed point rounds otherwise."""
+    x, before, after = g.x(op, 0), g.info(op.inputs[0]), g.info(op.outputs[0])
+    y = g.b.unary(x, "HardSwish")
     if before.grid is None or after.grid is None:
         return y
-    lo, hi = (int(end) for end in (np.iinfo(after.dtype).min, np.iinfo(after.dtype).max))
-    levels = np.arange(np.iinfo(before.dtype).min, np.iinfo(before.dtype).max + 1, dtype=np.int64)
-    q, zero_point = levels - int(before.grid.zero_point[0]), int(after.grid.zero_point[0])
-    x = q * np.float64(before.grid.scale[0])
-    exact = x * np.clip(x + 3, 0, 6) / 6 / np.float64(after.grid.scale[0]) + zero_point
-    wanted = np.clip(hard_swish(q, before.grid.scale[0], after.grid.scale[0]) + zero_point, lo, hi)
-    by = lift(exact, wanted, lo, hi)
-    return _lifted(g.b, y, by, after.grid) if by else y
+    ends = np.iinfo(before.dtype)
+    q = np.arange(ends.min, ends.max + 1, dtype=np.int64) - int(before.grid.zero_point[0])
+    reals = q * np.float64(before.grid.scale[0])
+    step = np.float64(after.grid.scale[0])
+    exact = reals * np.clip(reals + 3, 0, 6) / 6
+    wanted = hard_swish(q, before.grid.scale[0], after.grid.scale[0]) * step
+    apart = np.abs(exact - wanted) > (0.5 - _NEAR_HALF) * step
+    return _moved_at(g.b, x, y, reals[apart], (wanted - exact)[apart], np.float64(before.grid.scale[0]))
+
+
+#: As near as this to the border of two levels, in levels, float32 arithmetic may fall to either side.
+_NEAR_HALF: Final = 1e-4
+
+
+def _moved_at(b: Builder, x: Tensor, y: Tensor, places: Array, by: Array, step: np.float64) -> Tensor:
+    """``y``, a function of ``x``, moved at a few of the levels of ``x``: each by a peak that is 0 at the next ones."""
+
+    def make(t: Tensor) -> str:
+        total = ""
+        for place, height in zip(places, by, strict=True):
+            distance = b.node("Abs", [b.node("Sub", [t.name, b.floats(place, "level")])])
+            peak = b.node("Relu", [b.node("Sub", [b.floats(step / 2, "half"), distance])])
+            one = b.node("Mul", [peak, b.floats(height / (step / 2), "height")])
+            total = b.node("Add", [total, one]) if total else one
+        return total
+
+    if not len(places):
+        return y
+    moved = b.elementwise(x, make)
+    return b.like(y, b.node("Add", [y.name, moved.name]))
 
 
 def _multiplied(b: Builder, x: Tensor, multiplier: float, before: Grid, after: Grid) -> Tensor:

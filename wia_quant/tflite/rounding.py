@@ -100,22 +100,3 @@ def _product_of_16_bits(a: Levels, b: int) -> Levels:
 def _up(a: Levels, bits: int) -> Levels:
     found: Levels = np.clip(a << bits, -(2**15), 2**15 - 1)
     return found
-
-
-#: How near to the border of two levels float32 arithmetic may fall to either side.
-_MARGIN: Final = 1e-4
-
-
-def lift(exact: npt.NDArray[np.float64], wanted: Levels, lowest: int, highest: int) -> float:
-    """What to add to ``exact``, in levels, so that it rounds to ``wanted``: everywhere, or in as many places as can be.
-
-    Args:
-        exact: in levels, of every level of the input.
-        wanted: levels, saturated at ``lowest`` and ``highest``.
-        lowest: of the grid.
-        highest: likewise.
-    """
-    least = np.where(wanted <= lowest, -np.inf, wanted - 0.5 - exact) + _MARGIN
-    most = np.where(wanted >= highest, np.inf, wanted + 0.5 - exact) - _MARGIN
-    ends = [float(e) for e in (*least, *most) if np.isfinite(e) and abs(e) < 0.5]
-    return min([0.0, *ends], key=lambda d: (int(np.sum((d < least) | (d > most))), abs(d)))
