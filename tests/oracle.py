@@ -56,8 +56,8 @@ def dequantize(q: Ints, grid: Grid) -> Floats:
 
 
 def multiplier(product_scale: npt.NDArray[np.float64] | float, y_scale: float) -> Floats:
-    """The m of (8): in float64, then one rounding."""
-    return np.asarray(np.asarray(product_scale, np.float64) / float(f32(y_scale)), f32)
+    """The m of (8): the scale of the accumulator as float32, divided in float32."""
+    return np.asarray(np.asarray(product_scale, f32) / f32(y_scale), f32)
 
 
 def requantize(acc: Ints, m: Floats, grid: Grid) -> Ints:
@@ -79,7 +79,7 @@ def add(a: Ints, ga: Grid, b: Ints, gb: Grid, gy: Grid, sign: int = 1) -> Ints:
 
 def mul(a: Ints, ga: Grid, b: Ints, gb: Grid, gy: Grid) -> Ints:
     """Equation (13)."""
-    m = f32(float(ga.step) * float(gb.step) / float(gy.step))
+    m = multiplier(f32(ga.step) * f32(gb.step), gy.step)
     return saturate(((a - ga.zero_point) * (b - gb.zero_point)).astype(f32) * m, gy)
 
 

@@ -132,8 +132,8 @@ std::vector<float> naive_matmul(const std::vector<float>& a, const std::vector<f
 }
 
 // Equation (8).
-int8_t requantize(int32_t acc, double scale_x, double scale_w, double scale_y, int zero_point) {
-  const float m = static_cast<float>(scale_x * scale_w / scale_y);
+int8_t requantize(int32_t acc, float scale_x, float scale_w, float scale_y, int zero_point) {
+  const float m = scale_x * scale_w / scale_y;
   const float level = std::nearbyint(static_cast<float>(acc) * m) + static_cast<float>(zero_point);
   return static_cast<int8_t>(std::clamp(level, -128.0f, 127.0f));
 }

@@ -14,7 +14,6 @@ from tests.tflite.arithmetic import ARITHMETIC, judge, saturated
 from tests.tflite.litert import KERNELS, T, make, run, steps
 from tests.tflite.test_import import MODELS, SIZE, converted
 from wia_quant.tflite import read_model
-from wia_quant.tflite.rounding import weight_scales
 
 #: Every level, and every pair of levels.
 ALL = np.arange(-128, 128, dtype=np.int8)
@@ -263,7 +262,7 @@ SHARES = {
     "LEAKY_RELU to a far grid": 0.1, "QUANTIZE to a far grid": 0.02, "PRELU": 0.01,
     "BATCH_MATMUL": 0.01, "SQUARED_DIFFERENCE": 0.01,
 }  # fmt: skip
-MAY_DIFFER = {*PRODUCTS, "ADD", "SUB", *SHARES}
+MAY_DIFFER = {"ADD", "SUB", *SHARES}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -298,19 +297,6 @@ def test_default_kernels_round_as_written(name: str) -> None:
     (step,) = steps(content, inputs)
     rounded = next(iter(ARITHMETIC[step.op.kind](step).rounded.values()))
     np.testing.assert_array_equal(saturated(step, rounded), step.output)
-
-
-def test_a_weight_scale_moves_by_one_step_at_most_and_gives_litert_s_multiplier() -> None:
-    rng = np.random.default_rng(0)
-    w = np.exp(rng.uniform(-9, -3, 10_000)).astype(np.float32)
-    x, y = np.float32(0.0237), np.float32(0.0571)
-    moved = weight_scales(x, w, y)
-    assert np.all((moved == w) | (moved == np.nextafter(w, np.float32(0))) | (moved == np.nextafter(w, np.float32(1))))
-    made = (np.float64(x) * moved.astype(np.float64) / np.float64(y)).astype(np.float32)
-    before = (np.float64(x) * w.astype(np.float64) / np.float64(y)).astype(np.float32)
-    wanted = x * w / y
-    assert np.mean(before == wanted) < 0.8
-    assert np.mean(made == wanted) > 0.85
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -25,7 +25,6 @@ from wia_quant.recipe import metadata, to_json
 from wia_quant.targets.target import DEFAULT
 from wia_quant.tflite.operators import MOVERS, OPERATORS
 from wia_quant.tflite.reader import Grid, Op, TensorInfo, TfliteModel, read_model
-from wia_quant.tflite.rounding import FloatArray, weight_scales
 
 _INTEGERS: Final = ("int8", "uint8")
 
@@ -214,7 +213,7 @@ class _Converter:
                 " weights are of the format: convert the model again with int8 quantization"
             )
         n = w.shape[axis]
-        scale = self.b.floats(np.broadcast_to(self._weight_scale(op), (n,)), "weight/scale")
+        scale = self.b.floats(np.broadcast_to(grid.scale, (n,)), "weight/scale")
         inputs = [self.b.constant(w, "weight"), scale, self.b.constant(np.zeros(n, np.int8), "weight/zero_point")]
         return self.b.node("DequantizeLinear", inputs, axis=axis)
 
@@ -224,7 +223,9 @@ class _Converter:
         info, levels = self.info(op.inputs[place]), self.constant(op, place)
         if info.dtype != "int32":
             raise UnsupportedError(f"{op.kind} '{op.name}': bias '{info.name}' is {info.dtype}; only int32 is read")
-        scale = (self._data(op).scale.astype(np.float64) * self._weight_scale(op).astype(np.float64)).astype(np.float32)
+        scale = (
+            self._data(op).scale.astype(np.float64) * self._grid(op, self.info(op.inputs[1])).scale.astype(np.float64)
+        ).astype(np.float32)
         names = [
             self.b.constant(levels.reshape(-1), "bias"),
             self.b.floats(np.broadcast_to(scale, levels.size), "bias/scale"),
@@ -233,10 +234,6 @@ class _Converter:
 
     def _data(self, op: Op) -> Grid:
         return self._grid(op, self.info(op.inputs[2 if op.kind == "TRANSPOSE_CONV" else 0]))
-
-    def _weight_scale(self, op: Op) -> FloatArray:
-        w, y = self._grid(op, self.info(op.inputs[1])), self._grid(op, self.info(op.outputs[0]))
-        return weight_scales(self._data(op).scale[0], w.scale, y.scale[0])
 
     def _grid(self, op: Op, info: TensorInfo) -> Grid:
         if info.grid is None:

@@ -7,6 +7,7 @@
 //   MaxPool, GlobalMaxPool of levels          QMaxPool, ReduceMax
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "graph/edges.h"
 #include "graph/ending.h"
@@ -18,7 +19,7 @@
 namespace wia {
 namespace {
 
-constexpr double kLargestMultiplier = 1e30;
+constexpr float kLargestMultiplier = 1e30f;
 constexpr int kOpset = 13;
 
 bool fuse_binary(Graph& graph, Edges& edges, Node& node) {
@@ -30,10 +31,12 @@ bool fuse_binary(Graph& graph, Edges& edges, Node& node) {
   ProductEnd end;
   follow(graph, edges, node.outputs[0], &end);
   if (!end.grid) return false;
-  const double scale_a = a->grid.scale, scale_b = b->grid.scale, scale_y = end.grid->scale;
-  const double ma = mul ? scale_a * scale_b / scale_y : scale_a / scale_y;
-  const double mb = mul ? 1.0 : scale_b / scale_y;
-  if (!(ma > 0 && ma < kLargestMultiplier && mb > 0 && mb < kLargestMultiplier)) return false;
+  const float scale_a = a->grid.scale, scale_b = b->grid.scale, scale_y = end.grid->scale;
+  const float of_acc = mul ? scale_a * scale_b : scale_a;
+  const float ma = of_acc / scale_y, mb = mul ? 1.0f : scale_b / scale_y;
+  if (!(of_acc >= std::numeric_limits<float>::min()) || !(ma > 0 && ma < kLargestMultiplier) ||
+      !(mb > 0 && mb < kLargestMultiplier))
+    return false;
   const std::string name = node.name;
   for (Node* absorbed : end.absorbed) edges.detach(*absorbed);
   edges.detach(node);
@@ -41,8 +44,8 @@ bool fuse_binary(Graph& graph, Edges& edges, Node& node) {
   fused.opset = 1;
   fused.attributes["a_zero_point"] = int64_t{a->grid.zero_point};
   fused.attributes["b_zero_point"] = int64_t{b->grid.zero_point};
-  fused.attributes["a_multiplier"] = static_cast<float>(ma);
-  fused.attributes["b_multiplier"] = static_cast<float>(sub ? -mb : mb);
+  fused.attributes["a_multiplier"] = ma;
+  fused.attributes["b_multiplier"] = sub ? -mb : mb;
   fused.attributes["zero_point"] = int64_t{end.grid->zero_point};
   fused.attributes["qmin"] = int64_t{end.qmin};
   fused.attributes["qmax"] = int64_t{end.qmax};

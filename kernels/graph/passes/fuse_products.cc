@@ -74,7 +74,7 @@ std::optional<Weights> centred(const WeightLevels& w, int axis, int64_t groups_o
 
 constexpr double kInt32Max = 2147483647.0;
 constexpr double kLargestFactor = 1e30;
-constexpr double kLargestMultiplier = 1e30;
+constexpr float kLargestMultiplier = 1e30f;
 
 // What the bias asks for, on the grid of each channel's accumulator and not yet an integer of 32
 // bits; false when it is no constant of one value or n. Absent: zeros.
@@ -175,9 +175,11 @@ std::optional<std::vector<float>> multipliers(const std::vector<double>& product
                                               const std::optional<Grid>& grid) {
   std::vector<float> out;
   for (double scale : product_scale) {
-    const double m = grid ? scale / double{grid->scale} : scale;
-    if (!(m > 0.0) || m > kLargestMultiplier) return std::nullopt;
-    out.push_back(static_cast<float>(m));
+    const float of_acc = static_cast<float>(scale);
+    const float m = grid ? of_acc / grid->scale : of_acc;
+    if (!(of_acc >= std::numeric_limits<float>::min()) || !(m > 0.0f) || m > kLargestMultiplier)
+      return std::nullopt;
+    out.push_back(m);
   }
   return out;
 }

@@ -189,8 +189,7 @@ TEST(conv_between_dequantize_and_quantize_is_one_integer_conv) {
   CHECK_EQ(fused.i("qmin", -1), kOther.zero_point);  // Relu
   CHECK_EQ(fused.i("qmax", -1), 255);
   CHECK_EQ(fused.i("x_zero_point", -1), kU8.zero_point);
-  CHECK_EQ(fused.tensor("multiplier")->as<float>()[0],
-           static_cast<float>(double{kU8.scale} * double{0.01f} / double{kOther.scale}));
+  CHECK_EQ(fused.tensor("multiplier")->as<float>()[0], kU8.scale * 0.01f / kOther.scale);
 }
 
 TEST(conv_whose_output_is_read_as_float_too_ends_in_float) {

@@ -36,10 +36,7 @@ float scale_at(const Tensor& t, int64_t i) {
   return t.as<float>()[i];
 }
 
-float multiplier_of(float x, float w, float y) {
-  return static_cast<float>(static_cast<double>(x) * static_cast<double>(w) /
-                            static_cast<double>(y));
-}
+float multiplier_of(float x, float w, float y) { return x * w / y; }
 
 // The inputs of the quantized forms: x, scale, zero point, w, scale, zero point, y scale, y zero
 // point, bias; those of the integer forms: x, w, zero point of x, zero point of w.
