@@ -567,3 +567,16 @@ def test_equal_bytes_for_any_number_of_threads(case: Case, threads: int) -> None
 @pytest.mark.parametrize("isa", usable_isas())
 def test_equal_bytes_on_every_instruction_set(case: Case, isa: str) -> None:
     assert run(case, isa=isa).tobytes() == run(case).tobytes()
+
+
+def test_a_product_whose_accumulator_has_no_normal_scale_runs_in_float() -> None:
+    """Its multiplier would be that of a rounded scale, or 0."""
+    tiny, far = Grid(1e-22, 100), Grid(1e-38, 128)
+    b = Builder()
+    x = b.activation((4, 30), tiny)
+    w = b.rng.integers(-127, 128, (30, 8)).astype(np.int8)
+    y = b.node("MatMul", [x, b.weights(w, 1e-20)])
+    b.output(b.dequantize(b.quantize(y, far), far))
+    session = Session(b.model().SerializeToString())
+    assert "QGemm" not in {node["op_type"] for node in session.describe()["nodes"]}
+    assert np.isfinite(session.run(None, b.feeds)[0]).all()
