@@ -143,7 +143,8 @@ def added(a: Levels, b: Levels, sign: int) -> Pending:
 def multiplied(a: Levels, b: Levels) -> Pending:
     """(13)."""
     return Pending(
-        lambda grid: (a.q * b.q).mul_(_single(a.grid.step * b.grid.step / grid.step)), lambda: a.real() * b.real()
+        lambda grid: (a.q * b.q).mul_(_single(_single(a.grid.step * b.grid.step) / grid.step)),
+        lambda: a.real() * b.real(),
     )
 
 
@@ -255,10 +256,14 @@ def _sum(parts: list[torch.Tensor], bias: torch.Tensor | None) -> torch.Tensor:
 def _accumulated(acc: torch.Tensor, scale: torch.Tensor | float) -> Pending:
     """(8), (9); ``scale`` is that of the accumulator, in float64."""
 
-    def single(m: torch.Tensor | float) -> torch.Tensor | float:
-        return m.float() if isinstance(m, torch.Tensor) else _single(m)
+    unit = scale.float() if isinstance(scale, torch.Tensor) else _single(scale)
 
-    return Pending(lambda grid: acc.mul_(single(scale / grid.step)), lambda: acc * single(scale))
+    def multiplier(grid: Grid) -> torch.Tensor | float:
+        if isinstance(unit, torch.Tensor):
+            return (unit.double() / grid.step).float()
+        return _single(unit / grid.step)
+
+    return Pending(lambda grid: acc.mul_(multiplier(grid)), lambda: acc * unit)
 
 
 def _single(m: float) -> float:

@@ -83,8 +83,8 @@ def levels(x: Tensor, scale: Tensor) -> Tensor:
 
 
 def multiplier(a: Tensor, b: Tensor, output_scale: Tensor) -> Tensor:
-    """``float32(a * b / output_scale)``, equations (8) and (13)."""
-    return in_float64(lambda p, q, y: p * q / y, a, b, output_scale)
+    """``float32(float32(a * b) / output_scale)``, equations (8) and (13)."""
+    return in_float64(lambda p, y: p / y, in_float64(lambda p, q: p * q, a, b), output_scale)
 
 
 def fitting_bias(scale: Tensor, bias: Tensor, input_scale: Tensor) -> Tensor:
