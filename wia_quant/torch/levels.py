@@ -255,7 +255,6 @@ def _sum(parts: list[torch.Tensor], bias: torch.Tensor | None) -> torch.Tensor:
 
 def _accumulated(acc: torch.Tensor, scale: torch.Tensor | float) -> Pending:
     """(8), (9); ``scale`` is that of the accumulator, in float64."""
-
     unit = scale.float() if isinstance(scale, torch.Tensor) else _single(scale)
 
     def multiplier(grid: Grid) -> torch.Tensor | float:
