@@ -108,7 +108,7 @@ def main(folder: str, out: str, name: str, *options: str) -> None:
     keras = importlib.import_module(name)
     keras.utils.set_random_seed(0)
     hard = "hard" in options
-    (x, y), (x_test, y_test) = (data(Path(folder), p, n, hard) for p, n in (("train", N_TRAIN), ("t10k", N_TEST)))
+    (x, y), (x_test, y_test) = (data(Path(folder), p, n, hard) for p, n in (("training", N_TRAIN), ("test", N_TEST)))
 
     def accuracy(logits: np.ndarray) -> float:
         return round(100 * float((logits.argmax(1) == y_test).mean()), 3)

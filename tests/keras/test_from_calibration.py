@@ -17,7 +17,7 @@ import wia_quant
 from tests.keras.models import FRAMEWORKS, framework, predict, randomize, residual, train
 from wia_quant.errors import CalibrationError, UsageError
 from wia_quant.integers import integers_of
-from wia_quant.keras import export, from_calibration, load, quantize_model
+from wia_quant.keras import export, from_calibration, load, quantize_model, to_onnx
 from wia_quant.keras.values import array
 from wia_quant.quantizer import QuantizedModel
 
@@ -113,6 +113,16 @@ def sequence(keras: Any) -> Any:
     return keras.Model(inputs, layers.Dense(5)(layers.GlobalMaxPooling1D()(x)))
 
 
+def gated(keras: Any) -> Any:
+    layers = keras.layers
+    inputs = keras.Input((16, 16, 3), name="image")
+    x = layers.Conv2D(8, 3, strides=2, padding="same", activation="swish")(inputs)
+    gate = layers.Conv2D(4, 1, activation="relu")(layers.GlobalAveragePooling2D(keepdims=True)(x))
+    x = layers.Multiply()([x, layers.Conv2D(8, 1, activation="sigmoid")(gate)])
+    x = layers.LeakyReLU(0.1)(layers.BatchNormalization()(layers.Conv2D(8, 3, groups=2)(x)))
+    return keras.Model(inputs, layers.Dense(5)(layers.Flatten()(layers.AveragePooling2D(2)(x))))
+
+
 NETS: dict[str, Make] = {
     "BatchNorm": conv_and_norm,
     "BatchNorm and bias": lambda keras: conv_and_norm(keras, use_bias=True),
@@ -143,8 +153,26 @@ def test_training_begins_with_the_integers_of_the_file(name: str, make: Make) ->
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_residual_net_of_keras_3_begins_with_the_integers_of_the_file() -> None:
-    model, file = quantized("keras")
+def test_what_a_layer_and_its_activation_give_have_grids_of_their_own() -> None:
+    keras = framework("keras")
+    inputs = keras.Input((4,), name="x")
+    outputs = keras.layers.Dense(3)(keras.layers.Dense(4, activation="sigmoid", name="gate")(inputs))
+    model = quantize_model(keras.Model(inputs, outputs))
+    assert {"gate_linear_quantizer", "gate_quantizer"} <= {layer.name for layer in model.layers}
+
+
+def test_an_attention_layer_is_walked_alike_every_time() -> None:
+    keras = framework("keras")
+    x = inputs = keras.Input((6, 16), name="x")
+    model = keras.Model(inputs, keras.layers.MultiHeadAttention(2, 8)(x, x))
+    assert to_onnx(model) == to_onnx(model)
+
+
+@pytest.mark.parametrize("make", [residual, gated], ids=["residual", "functions and a gate"])
+def test_keras_3_takes_what_tf_keras_leaves_float(make: Make) -> None:
+    # A bias of the depthwise half of a SeparableConv; a grid between a layer's product and its activation.
+    model = randomize(make(framework("keras")))
+    file = wia_quant.quantize(model, data={"image": pictures()})
     prepared = from_calibration(model, file)
     assert_same_integers(export(prepared).model, file.model)
     x = pictures()

@@ -113,7 +113,9 @@ def einsum_dense(
     if len(free) > 1:
         y = keras.layers.Reshape((*batch, *free), name="split")(y)
     activation = getattr(layer.activation, "__name__", "linear")
-    return keras.Model(inputs, y if activation == "linear" else keras.layers.Activation(layer.activation)(y))
+    if activation != "linear":
+        y = keras.layers.Activation(layer.activation, name="activation")(y)
+    return keras.Model(inputs, y)
 
 
 #: Layers that do the same to each vector of the last axis, however many axes there are.
@@ -148,7 +150,8 @@ def attention(
     query, value, *rest = inputs
     key = rest[0] if rest else value
     if layer.use_scale:
-        query = keras.layers.Rescaling(float(array(layer.scale if hasattr(layer, "scale") else layer._scale)))(query)
+        scale = float(array(layer.scale if hasattr(layer, "scale") else layer._scale))
+        query = keras.layers.Rescaling(scale, name="scaled")(query)
     turned = keras.layers.Permute((2, 1), name="key_turned")(key)
     probabilities = keras.layers.Softmax(name="softmax")(_matmul(keras, query, turned))
     return keras.Model(inputs, _matmul(keras, probabilities, value))

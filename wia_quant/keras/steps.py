@@ -136,7 +136,8 @@ class _Splitter:
         for i, (key, layer, qparams) in enumerate(todo):
             last = i == len(todo) - 1
             name = call.name if i == 0 else f"{call.name}/{_part(key, layer)}"
-            made = call.outputs if last else (replace_name(call.outputs[0], name),)
+            # By a name of its own: it has a grid of its own.
+            made = call.outputs if last else (replace_name(call.outputs[0], f"{name}/linear"),)
             kwargs = call.kwargs if i == 0 else {}
             grids = opened.grids if i == 0 and opened.layer is not None else {}
             norm = opened.batch_norm if i == 0 else None

@@ -7,6 +7,7 @@ that exists has imported its own.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -163,6 +164,17 @@ def layer_name(layer: Keras) -> str:
     return str(layer.name if inner is None or not type(layer).__name__.startswith("Quantize") else inner.name)
 
 
+def _steady_name(layer: Keras) -> str:
+    """Of a layer in a graph that was made for this trace: an operation's without the number that Keras counts up."""
+    name = layer_name(layer)
+    fresh = type(layer).__module__.startswith("keras.src.ops") or type(layer).__name__ in _FUNCTIONS
+    return _COUNT.sub("", name) if fresh else name
+
+
+#: What tf_keras makes of a TensorFlow function.
+_FUNCTIONS: Final = ("TFOpLambda", "SlicingOpLambda")
+_COUNT: Final = re.compile(r"_\d+$")
+
 #: Deeper than any model a person wrote: a layer that opens into itself.
 _DEEPEST: Final = 32
 
@@ -217,7 +229,7 @@ class _Tracer:
                 f" {reason[:200]}; write it of Keras layers and operations, or leave it out of the model"
             ) from error
 
-    def _graph(self, graph: Keras, given: list[Value], prefix: str, depth: int) -> list[Value]:
+    def _graph(self, graph: Keras, given: list[Value], prefix: str, depth: int, opened: bool = False) -> list[Value]:
         if depth > _DEEPEST:
             raise ExportError(f"layer '{prefix.rstrip('/')}' opens into itself")
         values: dict[int, Value] = {id(t): v for t, v in zip(flat(graph.inputs), given, strict=True)}
@@ -228,7 +240,7 @@ class _Tracer:
                 layer, args, kwargs, outputs = self.flavour.node(node)
                 if all(id(t) in values for t in outputs) or type(layer).__name__ == "InputLayer":
                     continue
-                self._call(layer, args, kwargs, outputs, values, prefix, depth)
+                self._call(layer, args, kwargs, outputs, values, prefix, depth, opened)
         return [values[id(t)] for t in flat(graph.outputs)]
 
     def _require_no_mask(self, nodes: Mapping[int, list[Keras]], prefix: str) -> None:
@@ -250,14 +262,16 @@ class _Tracer:
         values: dict[int, Value],
         prefix: str,
         depth: int,
+        opened: bool,
     ) -> None:
         def to_value(leaf: Any) -> Any:
             return values[id(leaf)] if self.flavour.is_tensor(leaf) else leaf
 
         args, kwargs = map_nest(args, to_value), {k: map_nest(v, to_value) for k, v in kwargs.items()}
-        name = f"{prefix}{layer_name(layer)}"
+        name = f"{prefix}{_steady_name(layer) if opened else layer_name(layer)}"
         inner = self.flavour.graph(layer)
         taken = list(values_in((args, kwargs)))
+        made_anew = opened or inner is None
         if inner is None and not self.known(layer):
             opener = DECOMPOSE.get(type(layer).__name__)
             if opener is not None:
@@ -270,7 +284,7 @@ class _Tracer:
             else:
                 inner = self._open(layer, [v.shape for v in taken], [v.dtype for v in taken], name, args)
         if inner is not None:
-            results = self._graph(inner, taken, f"{name}/", depth + 1)
+            results = self._graph(inner, taken, f"{name}/", depth + 1, made_anew)
         else:
             n = self.names[name] = self.names.get(name, 0) + 1
             unique = name if n == 1 else f"{name}_{n}"
