@@ -96,7 +96,6 @@ def main(path: str, out: str, name: str) -> None:
     falling = keras.optimizers.schedules.CosineDecay(RATE, N_TRAIN // BATCH)
     quantized.compile(keras.optimizers.Adam(falling), logits_apart(keras), metrics=["categorical_accuracy"])
     quantized.fit(x, y, batch_size=BATCH, verbose=2)
-    wq.round_biases(quantized)
     quantized.save_weights(f"{out.removesuffix('.json')}.{name}.weights.h5")
     trained = predict(quantized, x_test)
     metric = keras.metrics.CategoricalAccuracy()

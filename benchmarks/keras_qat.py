@@ -126,7 +126,6 @@ def main(folder: str, out: str, name: str, *options: str) -> None:
     fit(keras, quantized, x, y, 3e-4, 2)
     wq.freeze_batch_norm(quantized)
     fit(keras, quantized, x, y, 1e-4, 2)
-    wq.round_biases(quantized)
     trained, said = predict(quantized), metric(quantized, x_test, y_test)
     file = wq.export(quantized).model
     in_ort, in_wia = run_ort(file, x_test), run_wia(file, x_test)

@@ -12,7 +12,7 @@ import pytest
 from tests.keras.models import framework, in_onnxruntime, predict
 from wia_quant import Session
 from wia_quant.errors import ExportError
-from wia_quant.keras import export, freeze_batch_norm, observe, quantize_model, round_biases, to_onnx
+from wia_quant.keras import export, freeze_batch_norm, observe, quantize_model, to_onnx
 
 #: Pictures that fit the smallest input that an architecture takes; 0 to 255 where it scales them itself.
 SIZE, SIZES = 64, {"InceptionV3": 75, "Xception": 71}
@@ -51,7 +51,6 @@ def test_an_architecture_is_trained_and_exported(name: str, architecture: str) -
     quantized = freeze_batch_norm(observe(quantize_model(model), [x[:4], x[4:]]))
     quantized.compile(keras.optimizers.Adam(1e-5), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     quantized.fit(x[:4], np.arange(4), batch_size=4, epochs=1, verbose=0)
-    round_biases(quantized)
     (trained,) = predict(quantized, [x])
     file = export(quantized)
     span = float(np.abs(trained).max())

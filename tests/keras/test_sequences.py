@@ -10,7 +10,7 @@ import pytest
 
 from tests.keras.models import FRAMEWORKS, framework, in_onnxruntime, predict
 from wia_quant import Session
-from wia_quant.keras import export, observe, quantize_model, round_biases
+from wia_quant.keras import export, observe, quantize_model
 
 #: A level more or less, of 255.
 STEP = 0.01
@@ -50,7 +50,6 @@ def test_a_model_of_sequences_computes_what_was_trained(name: str, make: Any) ->
     observe(model, [x[:16], x[16:]])
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(x, rng.integers(0, 10, 32), batch_size=16, epochs=1, verbose=0)
-    round_biases(model)
     (want,) = predict(model, [x])
     exported = export(model)
     span = float(np.abs(want).max())

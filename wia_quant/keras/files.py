@@ -50,7 +50,8 @@ def load(path: str | Path) -> Keras:
     module: Any = require(name)
     try:
         with _scope(name, path):
-            return module.models.load_model(path if name == "keras" else str(path), compile=False)
+            model = module.models.load_model(path if name == "keras" else str(path), compile=False)
+            return _evaluating_as_its_file(model) if name == "tf_keras" else model
     except Exception as error:  # Keras raises many kinds
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"{path}: {name} cannot load it: {reason[:300]}") from error
@@ -91,6 +92,12 @@ def _scope(name: str, path: Path) -> Any:
             yield
     else:
         yield
+
+
+def _evaluating_as_its_file(model: Keras) -> Keras:
+    """What was saved by a release that did not do so, too."""
+    of_tfmot = sys.modules.get("wia_quant.keras.tf_keras.model")
+    return of_tfmot.linked(model) if of_tfmot is not None and of_tfmot.is_ours(model) else model
 
 
 def _mentions_quantization(path: Path) -> bool:

@@ -127,7 +127,7 @@ class _Splitter:
             todo.append((key, Substituted(opened.layer, opened.values) if opened.values else opened.layer, None))
         if opened.before is not None:
             todo.append((FAKE_QUANTIZE, call.layer, opened.before))
-        if opened.activation is not None and not _is_linear(opened.activation):
+        if opened.activation is not None and not is_linear(opened.activation):
             todo.append(("activation", opened.activation, None))
         todo.extend((FAKE_QUANTIZE, call.layer, qparams) for qparams in opened.after)
         if not todo:
@@ -212,7 +212,8 @@ def activation_of(layer: Keras) -> Any:
     return layer.activation
 
 
-def _is_linear(activation: Any) -> bool:
+def is_linear(activation: Any) -> bool:
+    """Whether an activation does nothing."""
     return getattr(activation, "__name__", type(activation).__name__) in ("linear", "NoOpActivation")
 
 

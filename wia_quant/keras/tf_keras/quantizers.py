@@ -30,6 +30,15 @@ def fake_quantize(x: Any, scale: Any, lowest: Any, highest: Any) -> Any:
     return tf.stop_gradient(rounded) + (inside - tf.stop_gradient(inside))
 
 
+def affine_grid(lo: Any, hi: Any) -> tuple[Any, Any]:
+    """Scale and zero point of a range that contains 0, equations (3) and (4); of a range of one point some."""
+    wide_lo, wide_hi = tf.cast(lo, tf.float64), tf.cast(hi, tf.float64)
+    scale = tf.cast((wide_hi - wide_lo) / (INT8.qmax - INT8.qmin), tf.float32)
+    scale = tf.maximum(tf.where(wide_hi > wide_lo, scale, 1.0), MIN_SCALE)
+    place = tf.round(INT8.qmin - wide_lo / tf.cast(scale, tf.float64))
+    return scale, tf.cast(tf.clip_by_value(place, INT8.qmin, INT8.qmax), tf.float32)
+
+
 class WiaActivationQuantizer(quantizers.Quantizer):
     """int8 affine by a moving average of each batch's ends; before any training values pass unchanged."""
 
@@ -47,14 +56,9 @@ class WiaActivationQuantizer(quantizers.Quantizer):
             lo, hi = lo.assign(lo + share * (batch_lo - lo)), hi.assign(hi + share * (batch_hi - hi))
         if observing.share is not None:
             return inputs
-        wide_lo, wide_hi = tf.cast(lo, tf.float64), tf.cast(hi, tf.float64)
-        seen = wide_hi > wide_lo
-        scale = tf.cast((wide_hi - wide_lo) / (INT8.qmax - INT8.qmin), tf.float32)
-        scale = tf.maximum(tf.where(seen, scale, 1.0), MIN_SCALE)
-        place = tf.round(INT8.qmin - wide_lo / tf.cast(scale, tf.float64))
-        zero_point = tf.cast(tf.clip_by_value(place, INT8.qmin, INT8.qmax), tf.float32)
+        scale, zero_point = affine_grid(lo, hi)
         rounded = fake_quantize(inputs, scale, INT8.qmin - zero_point, INT8.qmax - zero_point)
-        return tf.where(seen, rounded, inputs)
+        return tf.where(hi > lo, rounded, inputs)
 
     def get_config(self) -> dict[str, Any]:
         return {}

@@ -38,6 +38,7 @@ from wia_quant.keras.emit.table import key_of
 from wia_quant.keras.placement import Role, place
 from wia_quant.keras.steps import Step, split
 from wia_quant.keras.tf_keras.config import WiaQuantizeConfig
+from wia_quant.keras.tf_keras.model import MODELS, linked
 from wia_quant.keras.tf_keras.quantizers import WiaActivationQuantizer, WiaWeightQuantizer
 from wia_quant.keras.trace import Keras, require_float32, trace
 from wia_quant.keras.walk import is_known
@@ -77,7 +78,7 @@ def quantize_scope(*args: Any) -> Any:
     """
     stack = contextlib.ExitStack()
     stack.enter_context(tfmot.quantize_scope(*args, _OBJECTS))
-    stack.enter_context(tf_keras.utils.custom_object_scope(_LAYERS))
+    stack.enter_context(tf_keras.utils.custom_object_scope({**_LAYERS, **MODELS}))
     return stack
 
 
@@ -125,7 +126,8 @@ class _Layout(quantize_layout_transform.QuantizeLayoutTransform):
             ).transform()
         quantizers = {q.name: p for q in model.layers if isinstance(q, quantize_layer.QuantizeLayer)
                       if (p := places.get(q.name)) is not None}  # fmt: skip
-        return model, {**quantizers, **wanted}
+        # tfmot clones what it gets here, its class included, unless it is a Sequential.
+        return linked(model), {**quantizers, **wanted}
 
 
 #: In the result of _configs: whether any input is quantized.
@@ -233,7 +235,7 @@ def quantize_model(model: Keras, *, exclude: Iterable[str] = (), biased: frozens
         try:
             annotated = tf_keras.models.clone_model(model, clone_function=annotate)
             annotated.set_weights(model.get_weights())
-            return tfmot.quantize_apply(annotated, WiaQuantizeScheme())
+            return linked(tfmot.quantize_apply(annotated, WiaQuantizeScheme()))
         except WiaError:
             raise
         except Exception as error:  # whatever tfmot raises on layers that it cannot rebuild
