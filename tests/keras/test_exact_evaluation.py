@@ -13,7 +13,9 @@ import pytest
 
 from tests.keras.models import predict, randomize
 from wia_quant import Session
+from wia_quant.affine import INT8_NARROW, choose_qparams_per_axis, fake_quantize, quantize
 from wia_quant.keras import export, freeze_batch_norm, load, observe, quantize_model
+from wia_quant.keras.keras3.product import QuantizedProduct
 
 layers = keras.layers
 Make = Callable[[Any], Any]
@@ -180,7 +182,7 @@ def test_several_inputs_and_outputs_of_any_batch_and_size_do_not_differ() -> Non
 
 
 def test_a_net_with_channels_first_does_not_differ() -> None:
-    first = {"data_format": "channels_first"}
+    first: dict[str, Any] = {"data_format": "channels_first"}
     x = noise(3, 9, 9)
     inputs = keras.Input(x.shape[1:])
     hidden = layers.ReLU()(layers.BatchNormalization(axis=1)(conv(8, padding="same", **first)(inputs)))
@@ -210,6 +212,82 @@ def test_a_saved_model_evaluates_as_before(tmp_path: Path) -> None:
     again = load(tmp_path / "net.keras")
     np.testing.assert_array_equal(predict(again, [x])[0], predict(model, [x])[0])
     assert differing(again, x) == 0
+
+
+def test_weights_that_were_saved_alone_evaluate_as_before(tmp_path: Path) -> None:
+    x = noise(9, 10, 3)
+
+    def net(i: Any) -> Any:
+        return gated(inverted(conv(8)(i), 8))
+
+    model, again = prepared(net, x), prepared(net, 2 * x)
+    model.save_weights(tmp_path / "net.weights.h5")
+    again.load_weights(tmp_path / "net.weights.h5")
+    np.testing.assert_array_equal(predict(again, [x])[0], predict(model, [x])[0])
+
+
+@pytest.mark.parametrize("ending", [0.1, 0.0, None])
+@pytest.mark.parametrize("bias", [None, 0.3, 3e4])
+def test_a_product_in_evaluation_is_the_equations(bias: float | None, ending: float | None) -> None:
+    # Written down once more, in integers: (7), (18), then (8) or (9).
+    rng = np.random.default_rng(0)
+    dense = layers.Dense(7, use_bias=bias is not None)
+    product, x_scale = QuantizedProduct(dense), np.float32(0.013)
+    dense.build((None, 40))
+    kernel = rng.normal(size=(40, 7)).astype(np.float32)
+    offset = None if bias is None else (rng.normal(size=7) * bias).astype(np.float32)
+    dense.set_weights([kernel] if offset is None else [kernel, offset])
+    q_x = rng.integers(-128, 128, (500, 40))
+
+    grid = choose_qparams_per_axis(np.abs(kernel).max(axis=0), INT8_NARROW, 1)
+    unit = np.float64(x_scale) * grid.scale.astype(np.float64)
+    acc = q_x @ quantize(kernel, grid).astype(np.int64)
+    if offset is not None:
+        acc = acc + np.rint(offset / unit.astype(np.float32).astype(np.float64)).astype(np.int64)
+    if ending:
+        y_scale = np.float32(ending)
+        m = (unit / np.float64(y_scale)).astype(np.float32)
+        want = np.rint(acc.astype(np.float32) * m) * y_scale
+    else:
+        want = acc.astype(np.float32) * unit.astype(np.float32)
+    scales = [keras.ops.convert_to_tensor(s, "float32") for s in (x_scale, ending) if s is not None]
+    got = product(q_x.astype(np.float32) * x_scale, *scales, training=False)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(got), want)
+
+
+def test_a_product_in_training_is_that_of_rounded_reals() -> None:
+    rng = np.random.default_rng(0)
+    dense = layers.Dense(7)
+    product, x_scale = QuantizedProduct(dense), np.float32(0.013)
+    dense.build((None, 40))
+    kernel, bias = rng.normal(size=(40, 7)).astype(np.float32), rng.normal(size=7).astype(np.float32)
+    dense.set_weights([kernel, bias])
+    x = rng.integers(-128, 128, (50, 40)).astype(np.float32) * x_scale
+
+    grid = choose_qparams_per_axis(np.abs(kernel).max(axis=0), INT8_NARROW, 1)
+    unit = x_scale * grid.scale
+    want = keras.ops.matmul(x, fake_quantize(kernel, grid)) + np.rint(bias / unit) * unit
+    scales = [keras.ops.convert_to_tensor(s) for s in (x_scale, np.float32(0.1))]
+    got = product(x, *scales, training=True)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(got), keras.ops.convert_to_numpy(want))
+
+
+def test_gradients_of_evaluation_are_those_of_training() -> None:
+    x = noise(9, 10, 3)
+    model = freeze_batch_norm(prepared(lambda i: gated(inverted(block(i, conv(8, strides=2)), 8)), x))
+    for layer in model.layers:
+        layer.trainable = type(layer).__name__ != "FakeQuantize"  # training moves no ranges
+    freeze_batch_norm(model)
+
+    def gradients(training: bool) -> list[np.ndarray]:
+        given = keras.ops.convert_to_tensor(x).requires_grad_()
+        model.zero_grad()
+        (model(given, training=training) ** 2).sum().backward()
+        found = [given.grad, *(v.value.grad for v in model.trainable_variables)]
+        return [g.numpy().copy() for g in found]
+
+    for ours, theirs in zip(gradients(False), gradients(True), strict=True):
+        assert np.linalg.norm(ours - theirs) <= 0.05 * np.linalg.norm(theirs)
 
 
 def test_before_any_data_evaluation_is_near_the_float_model() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What evaluation rounds, where the file in libwia rounds it: docs/quantization.md (7) to (14), (18), (24).
+"""What evaluation rounds, where the file in libwia rounds it: docs/quantization.md (7) to (14), (18).
 
 Levels are integers counted from the zero point, held in float32. Sums of their products are exact in any order up to
 2^24; scales are worked out in float64, whatever the backend. The gradient passes as if nothing were rounded.
@@ -28,7 +28,14 @@ _NEXT: Final = 1 + 0.75 * 2.0**-23
 
 def straight_through(exact: Tensor, smooth: Tensor) -> Tensor:
     """The value of ``exact`` with the gradient of ``smooth``."""
+    if not wants_gradient(smooth):
+        return exact
     return ops.stop_gradient(exact) + (smooth - ops.stop_gradient(smooth))
+
+
+def wants_gradient(x: Tensor) -> bool:
+    """False where torch says that nobody asks for the gradient, as in ``predict``."""
+    return bool(getattr(x, "requires_grad", True))
 
 
 def in_float64(formula: Callable[..., Tensor], *operands: Tensor) -> Tensor:
@@ -98,30 +105,40 @@ def fitting_bias(scale: Tensor, bias: Tensor, input_scale: Tensor) -> Tensor:
     return in_float64(raised, scale, bias, input_scale)
 
 
-def bias_step(input_scale: Tensor, weight_scale: Tensor) -> Tensor:
-    """What a unit of the accumulator is, float32."""
-    return ops.maximum(in_float64(lambda a, b: a * b, input_scale, weight_scale), _TINY)
-
-
-def accumulated(acc: Tensor, bias: Tensor | None, step: Tensor) -> Tensor:
-    """``float32`` of equation (7): the integer sum and the integer bias, (18), rounded together."""
-    if bias is None:
-        return ops.stop_gradient(ops.round(acc))
-    return in_float64(lambda a, b, s: ops.round(a) + ops.round(b / s), acc, bias, step)
-
-
-def ended(total: Tensor, unit: Tensor, per_level: Tensor, output_scale: Tensor | None) -> Tensor:
-    """What an accumulator stands for.
+def product(
+    acc: Tensor,
+    bias: Tensor | None,
+    weight_scale: Tensor,
+    input_scale: Tensor,
+    output_scale: Tensor | None,
+    spread: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Equations (7) to (9): what a sum of products of levels stands for.
 
     Args:
-        total: float32 of the accumulator.
-        unit: its step, equation (9).
-        per_level: its multiplier, equation (8).
-        output_scale: of the grid that the result is quantized to, at once or behind a bound; None is none, and 0 none
-            yet.
+        acc: the sums.
+        bias: float32, [channels].
+        weight_scale: [channels].
+        input_scale: 0 where the input has no grid yet and ``acc`` is of its reals.
+        output_scale: of the grid that the result is quantized to, at once or behind a bound; 0 where it has none yet,
+            None where it stays float.
+        spread: shapes [channels] to broadcast with ``acc``.
     """
+    known, scale = input_scale > 0, positive(input_scale)
+    acc = ops.where(known, ops.round(acc), acc)
+    unit = in_float64(lambda a, b: a * b, scale, weight_scale)
+    if bias is not None:
+        large, rest = _bias_levels(bias, ops.maximum(unit, _TINY), known)
+        acc = (acc + spread(rest)) + spread(large)
     if output_scale is None:
-        return total * unit
-    known = output_scale > 0
-    y = total * ops.where(known, per_level, unit)
-    return ops.where(known, ops.round(y) * positive(output_scale), y)
+        return acc * spread(unit)
+    ends, y_scale = output_scale > 0, positive(output_scale)
+    y = acc * spread(ops.where(ends, multiplier(scale, weight_scale, y_scale), unit))
+    return ops.where(ends, ops.round(y) * y_scale, y)
+
+
+def _bias_levels(bias: Tensor, unit: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    """Equation (18), as the nearest float32 and what is left: so a sum of float32 with both is rounded once."""
+    large = in_float64(lambda b, u: ops.where(known, ops.round(b / u), b / u), bias, unit)
+    rest = in_float64(lambda b, u, q: ops.where(known, ops.round(b / u) - q, 0 * b), bias, unit, large)
+    return large, rest

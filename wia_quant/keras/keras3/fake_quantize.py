@@ -11,7 +11,7 @@ from keras import ops
 
 from wia_quant.affine import INT8, MIN_SCALE
 from wia_quant.keras import observing
-from wia_quant.keras.keras3.exact import in_float64, quotient
+from wia_quant.keras.keras3.exact import in_float64, quotient, wants_gradient
 
 #: The weight of a new batch in the moving average, as in wia_quant.torch.
 AVERAGING_CONSTANT: Final = 0.01
@@ -24,8 +24,10 @@ def fake_quantize(x: Any, scale: Any, lowest: Any, highest: Any) -> Any:
     what is exactly zero, the straight-through term, leaves the values those of equation (2).
     """
     levels = ops.round(quotient(x, scale))
-    inside = ops.where(ops.logical_and(levels >= lowest, levels <= highest), x, ops.zeros_like(x))
     rounded = ops.clip(levels, lowest, highest) * scale
+    if not wants_gradient(x):
+        return rounded + 0.0
+    inside = ops.where(ops.logical_and(levels >= lowest, levels <= highest), x, ops.zeros_like(x))
     return ops.stop_gradient(rounded) + (inside - ops.stop_gradient(inside))
 
 

@@ -148,30 +148,22 @@ class QuantizedProduct(keras.layers.Wrapper):
             folded = ops.where(ops.equal(along, 0), ops.zeros_like(along), _scale(kernel * along, weight.channels))
             folded = ops.where(folded > 0, folded, _or_one(ops.max(folded)))
             w, real, size = w * ops.sign(along), real * ops.sign(along), ops.abs(along)
-        step = exact.positive(input_scale)
         final = folded
         if bias is not None:
-            final = exact.fitting_bias(folded, _along(bias, shape, weight.channels), step)
+            final = exact.fitting_bias(folded, _along(bias, shape, weight.channels), exact.positive(input_scale))
             w = ops.round(quotient(w * folded, final))
         acc = MULTIPLY[self.key](self.layer, exact.levels(x, input_scale), exact.straight_through(w, real))
+
+        def spread(v: Any) -> Any:
+            return self._spread(v, acc)
+
         final = ops.reshape(final, [-1])
-        unit = exact.straight_through(step * final, step * ops.reshape(scale * size, [-1]))
-        smooth = acc * self._spread(unit, acc)
-        if bias is not None:
-            smooth = smooth + self._spread(bias, acc)
-        total = exact.accumulated(
-            acc, None if bias is None else self._spread(bias, acc), self._spread(exact.bias_step(step, final), acc)
-        )
-        per_level = exact.multiplier(
-            step, final, exact.positive(ops.ones(()) if output_scale is None else output_scale)
-        )
-        y = exact.ended(
-            total,
-            self._spread(exact.in_float64(operator.mul, step, final), acc),
-            self._spread(per_level, acc),
-            output_scale,
-        )
-        return exact.straight_through(ops.where(input_scale > 0, y, smooth), smooth)
+        y = exact.product(acc, bias, final, input_scale, output_scale, spread)
+        if not exact.wants_gradient(acc):
+            return y
+        unit = exact.positive(input_scale) * exact.straight_through(final, ops.reshape(scale * size, [-1]))
+        smooth = acc * spread(unit)
+        return exact.straight_through(y, smooth if bias is None else smooth + spread(bias))
 
     def _spread(self, v: Any, y: Any) -> Any:
         if getattr(self.layer, "data_format", None) == "channels_first":
