@@ -11,10 +11,11 @@ import keras
 import numpy as np
 import pytest
 
+import wia_quant
 from tests.keras.models import predict, randomize
 from wia_quant import Session
 from wia_quant.affine import INT8_NARROW, choose_qparams_per_axis, fake_quantize, quantize
-from wia_quant.keras import export, freeze_batch_norm, load, observe, quantize_model
+from wia_quant.keras import export, freeze_batch_norm, from_calibration, load, observe, quantize_model
 from wia_quant.keras.keras3.product import QuantizedProduct
 
 layers = keras.layers
@@ -226,6 +227,23 @@ def test_weights_that_were_saved_alone_evaluate_as_before(tmp_path: Path) -> Non
     np.testing.assert_array_equal(predict(again, [x])[0], predict(model, [x])[0])
 
 
+def test_a_training_that_begins_from_calibration_has_the_ranges_of_its_own_tensors(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # Fake quantizers that are asked for their scale only were taken for those of what they were asked with.
+    x = noise(9, 10, 3)
+    inputs = keras.Input(x.shape[1:], name="x")
+    hidden = conv(8, activation="relu")(inputs)
+    padded = layers.DepthwiseConv2D(3, 2)(layers.ZeroPadding2D(((0, 1), (0, 1)))(hidden))
+    joined = layers.Concatenate()([layers.GlobalAveragePooling2D()(y) for y in (hidden, padded)])
+    model = randomize(keras.Model(inputs, layers.Dense(9)(joined)))
+    post = wia_quant.quantize(model, data={"x": x})
+    begun = from_calibration(model, post)
+    assert "no range" not in caplog.text
+    (want,) = post.session().run(None, {"x": x})
+    np.testing.assert_array_equal(predict(begun, [x])[0], want)
+
+
 @pytest.mark.parametrize("ending", [0.1, 0.0, None])
 @pytest.mark.parametrize("bias", [None, 0.3, 3e4])
 def test_a_product_in_evaluation_is_the_equations(bias: float | None, ending: float | None) -> None:
@@ -246,7 +264,7 @@ def test_a_product_in_evaluation_is_the_equations(bias: float | None, ending: fl
         acc = acc + np.rint(offset / unit.astype(np.float32).astype(np.float64)).astype(np.int64)
     if ending:
         y_scale = np.float32(ending)
-        m = (unit / np.float64(y_scale)).astype(np.float32)
+        m = unit.astype(np.float32) / y_scale
         want = np.rint(acc.astype(np.float32) * m) * y_scale
     else:
         want = acc.astype(np.float32) * unit.astype(np.float32)

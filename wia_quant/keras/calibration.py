@@ -120,7 +120,8 @@ class _PlainWalk(Walk):
             lying = x
             while lying.unflattened is not None:
                 lying = lying.unflattened
-            self.quantizers.append((step.layer, int(step.kwargs.get("site", 0)), lying.name))
+            if step.qparams is not None:  # it is not asked for its scale only
+                self.quantizers.append((step.layer, int(step.kwargs.get("site", 0)), lying.name))
             self.tensors.update({id(v): x for v in step.outputs})
             return
         n = len(self.b.nodes)
