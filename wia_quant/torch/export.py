@@ -29,10 +29,12 @@ from wia_quant.policy import Plan, scheme_named
 from wia_quant.targets.target import DEFAULT
 from wia_quant.torch.culprit import find_culprit, reason_of
 from wia_quant.torch.differing import pin_corners, refuse_divisors
+from wia_quant.torch.evaluation import PreparedGraph
 from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import freeze
 from wia_quant.torch.half import HalfQuantize
 from wia_quant.torch.marker import translations
+from wia_quant.torch.prepare import convert
 from wia_quant.torch.qconfig import HALF, SCHEMES
 from wia_quant.torch.usable import require_model, run_once
 from wia_quant.torch.verify import Difference, arguments, compare
@@ -82,7 +84,7 @@ def export(
         dynamic_batch: axis 0 of every input is open.
         target: a built-in target or a .json file.
         force: overwrite ``path``.
-        verify: run the result in libwia on the example and report how far it is from the torch model.
+        verify: run the result in libwia on the example and report how far it is from ``model`` in evaluation mode.
 
     Raises:
         CalibrationError: a fake quantizer that saw no data.
@@ -95,11 +97,16 @@ def export(
     scheme = scheme_of(model)
     proto = to_onnx(frozen, example, input_names, output_names, dynamic_batch, scheme_named(scheme).opset)
     written = export_trained(proto, source="torch", scheme=scheme, target=target)
-    differences = compare(written.model, frozen, example) if verify else ()
+    differences = compare(written.model, _evaluated(model, frozen), example) if verify else ()
     if path is not None:
         with replacing(Path(path), force=force) as temporary:
             save(written.model, temporary)
     return Exported(written.model, written.plan, written.notes, differences)
+
+
+def _evaluated(model: nn.Module, frozen: nn.Module) -> nn.Module:
+    """What the file is to compute: the model in evaluation mode; by PT2E, whose evaluation is float, ``frozen``."""
+    return frozen if isinstance(model, fx.GraphModule) and not isinstance(model, PreparedGraph) else convert(model)
 
 
 def _frozen(model: nn.Module) -> nn.Module:

@@ -23,7 +23,7 @@ from wia_quant.weights import MAX_BIAS_LEVEL
 
 #: Every integer up to it is a float32.
 _EXACT: Final = 2**24
-#: No accumulator of (7) is larger, (19); biases are kept below half of it (weights.py).
+#: No accumulator of (7) is larger, (19); a bias is not beyond half of it (weights.py).
 _INT32: Final = 2**31 - 1
 _LARGEST_BIAS: Final = MAX_BIAS_LEVEL
 #: The levels of a grid that libwia has integers for.
@@ -196,10 +196,14 @@ def product(module: QuantizedProduct, x: Levels) -> Pending | None:
     own_scale, _ = quantizer.calculate_qparams()
     axis = CHANNEL_AXIS[type_of(module.product)]
     n = weight.shape[axis] * (module.product.groups if axis == 1 else 1)
+    q_bias = None
+    if bias is not None:
+        own_scale, levels = _fitting(bias, x.grid.step, own_scale, levels, axis, quantizer.qtype.qmax)
     scale = x.grid.step * own_scale.double()
     # A grouped transposed convolution has one scale for the same column of every group.
     scale = scale.repeat(n // scale.numel()) if scale.numel() != n else scale
-    q_bias = None if bias is None else (bias.double() / scale.float().double()).round_()
+    if bias is not None:
+        q_bias = (bias.double() / scale.float().double()).round_()
     acc = _multiply_levels(module.product, x, levels, q_bias)
     if acc is None:
         return None
@@ -207,23 +211,49 @@ def product(module: QuantizedProduct, x: Levels) -> Pending | None:
     return _accumulated(acc, scale.reshape([-1] + [1] * behind))
 
 
+def _fitting(
+    bias: torch.Tensor, input_scale: float, scale: torch.Tensor, levels: torch.Tensor, axis: int, qmax: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weight's scale and levels as the file has them: a channel whose bias would not fit has a coarser one."""
+    needed = bias.abs().double() / (input_scale * _LARGEST_BIAS)
+    needed = needed.reshape(-1, scale.numel()).amax(0).reshape(scale.shape)
+    raised = needed > scale
+    if not raised.any():
+        return scale, levels
+    coarser = torch.where(raised, torch.nextafter(needed.float(), torch.full_like(scale, math.inf)), scale)
+    shape = [-1 if i == axis and scale.dim() else 1 for i in range(levels.dim())]
+    real = levels * scale.reshape(shape)
+    return coarser, torch.div(real, coarser.reshape(shape)).round_().clamp_(-qmax, qmax)
+
+
 def _multiply_levels(
     product: nn.Module, x: Levels, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """float32 of the integers of (7), each rounded once; None where int32 would not hold them, (19), (24)."""
-    of_bias = 0.0 if bias is None else float(bias.abs().max())
+    """float32 of the integers of (7), each rounded once; None where int32 would not hold them, (19)."""
     axis = CHANNEL_AXIS[type_of(product)]
-    size, inputs = weight.shape[0 if axis == 1 else 1], 0 if axis == 1 else 1
+    high = None
+    of_bias = 0.0 if bias is None else float(bias.abs().max())
+    if bias is not None and of_bias > _EXACT / 4:
+        # What is added last has few digits: sum and addition are one rounding.
+        high = (bias / (_EXACT / 2)).round_().mul_(_EXACT / 2)
+        bias = bias - high
     # Whatever the weights are, no sum of few products is larger.
-    few = weight[0].numel() if axis == 0 else weight[:, 0].numel()
-    if few * (_LEVELS // 2) * max(-x.grid.lo, x.grid.hi) + of_bias <= _EXACT:
-        return multiply(product, x.q, weight, None if bias is None else bias.float())
-    most, reach = _reach(x.grid, weight, axis)
-    if most + of_bias > _INT32 - 1 or of_bias >= _LARGEST_BIAS:
-        return None
-    if reach + of_bias <= _EXACT:
-        return multiply(product, x.q, weight, None if bias is None else bias.float())
-    along = -1 if isinstance(product, nn.Linear) else 1 - weight.dim()
+    few = (weight[0] if axis == 0 else weight[:, 0]).numel() * (_LEVELS // 2) * max(-x.grid.lo, x.grid.hi)
+    if few > _EXACT * 3 // 4:
+        most, few_or_more = _reach(x.grid, weight, axis)
+        if most + of_bias > _INT32 - 1:
+            return None
+        if few_or_more > _EXACT * 3 // 4:
+            return _multiply_in_parts(product, x, weight, bias if high is None or bias is None else bias + high)
+    acc = multiply(product, x.q, weight, None if bias is None else bias.float())
+    return acc if high is None else acc.add_(_along(product, weight, high).float())
+
+
+def _multiply_in_parts(product: nn.Module, x: Levels, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """As ``_multiply_levels``, where a float32 may not hold every partial sum."""
+    axis = CHANNEL_AXIS[type_of(product)]
+    inputs, along = (1, 0)[axis], (-1 if isinstance(product, nn.Linear) else 1 - weight.dim())
+    size = weight.shape[inputs]
     while size > 1 and any(_reach(x.grid, part, axis)[1] > _EXACT for part in weight.split(size, inputs)):
         size = (size + 1) // 2
     if size == 1 or getattr(product, "groups", 1) > 1:
@@ -231,9 +261,12 @@ def _multiply_levels(
     else:
         pairs = zip(x.q.split(size, along), weight.split(size, inputs), strict=True)
         parts = [multiply(product, a, b, None) for a, b in pairs]
-    if bias is not None and not isinstance(product, nn.Linear):
-        bias = bias.reshape([-1] + [1] * (weight.dim() - 2))
-    return _sum(parts, bias)
+    return _sum(parts, None if bias is None else _along(product, weight, bias))
+
+
+def _along(product: nn.Module, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """``bias`` so that it broadcasts against the result."""
+    return bias if isinstance(product, nn.Linear) else bias.reshape([-1] + [1] * (weight.dim() - 2))
 
 
 def _reach(x: Grid, weight: torch.Tensor, axis: int) -> tuple[float, float]:

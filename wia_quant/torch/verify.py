@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an exported file computes what was trained: libwia against the frozen torch model."""
+"""Whether an exported file computes what was trained: libwia against the torch model."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Difference:
         )
 
 
-def compare(file: onnx.ModelProto, frozen: nn.Module, example: Any) -> tuple[Difference, ...]:
+def compare(file: onnx.ModelProto, model: nn.Module, example: Any) -> tuple[Difference, ...]:
     """Runs both on ``example``; one Difference an output.
 
     Raises:
@@ -61,7 +61,7 @@ def compare(file: onnx.ModelProto, frozen: nn.Module, example: Any) -> tuple[Dif
     """
     args, kwargs = arguments(example)
     with torch.no_grad():
-        wanted = [t.numpy() for t in _tensors(frozen(*args, **kwargs))]
+        wanted = [t.numpy() for t in _tensors(model(*args, **kwargs))]
     session = Session(file.SerializeToString())
     names = [i.name for i in session.get_inputs()]
     values = _tensors((args, kwargs))
