@@ -174,10 +174,11 @@ def convert(model: nn.Module, *, inplace: bool = False) -> nn.Module:
     found = model if inplace else copy.deepcopy(model)
     for module in found.modules():
         if isinstance(module, FakeQuantize):
-            module.qparams() if module.axis is None else None
+            rests = module.observer.has_history  # weights go on having the range that they have now
+            module.qparams() if rests else None
             module.quantizing = True
             module.always_observe = False
-            module.observing = module.axis is not None
+            module.observing = not rests
     return found.eval()
 
 
