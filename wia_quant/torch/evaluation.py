@@ -43,6 +43,7 @@ from wia_quant.torch.levels import (
 from wia_quant.torch.paths import get
 from wia_quant.torch.product import QuantizedProduct
 from wia_quant.torch.roles import MATRIX_PRODUCTS, Role
+from wia_quant.torch.rows import row_operator
 
 #: Of a node's ``meta``: its role, and the name of the node whose levels alone it is a function of.
 ROLE: Final = "wia_role"
@@ -351,6 +352,10 @@ def _move(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Callable
     return pytree.tree_map(lambda q: Levels(q, grid) if isinstance(q, torch.Tensor) else q, moved)
 
 
+def _float(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Callable[[], Any]) -> Value:
+    return row_operator(target, args, kwargs, on_reals)
+
+
 #: How a node of each role computes where its inputs are levels; None from it: on reals.
 _RULES: Final[Mapping[Role, Callable[..., Value]]] = MappingProxyType(
     {
@@ -359,6 +364,7 @@ _RULES: Final[Mapping[Role, Callable[..., Value]]] = MappingProxyType(
         Role.CONCAT: _move,
         Role.CLIP: _clip,
         Role.MOVER: _move,
+        Role.FLOAT: _float,
     }
 )
 
