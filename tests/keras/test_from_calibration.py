@@ -139,9 +139,7 @@ NETS: dict[str, Make] = {
 
 @pytest.mark.parametrize("make", NETS.values(), ids=NETS)
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_training_begins_with_the_integers_of_the_file(
-    name: str, make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_training_begins_with_the_integers_of_the_file(name: str, make: Make, caplog: pytest.LogCaptureFixture) -> None:
     keras = framework(name)
     keras.utils.set_random_seed(0)
     model = randomize(make(keras))
