@@ -13,6 +13,7 @@ import pytest
 import wia_quant.keras as wq
 from tests.keras.models import framework, predict, randomize, residual, train
 from wia_quant import Session
+from wia_quant.errors import CalibrationError
 
 Make = Callable[[Any, Any], Any]
 
@@ -311,6 +312,33 @@ def test_a_model_around_it_evaluates_as_the_file() -> None:
     np.testing.assert_array_equal(predict(around, [x])[0], 2 * in_libwia(model, [x])[0])
     functional = keras.Model(inputs := keras.Input((16, 16, 3)), model(inputs))
     np.testing.assert_array_equal(predict(functional, [x])[0], in_libwia(model, [x])[0])
+
+
+def test_a_copy_evaluates_as_the_file() -> None:
+    x = pictures(16, (16, 16, 3))
+    model = observed(small(), [x])
+    with wq.quantize_scope():
+        again = framework("tf_keras").models.clone_model(model)
+    again.set_weights(model.get_weights())
+    np.testing.assert_array_equal(predict(again, [x])[0], in_libwia(model, [x])[0])
+
+
+def test_a_model_that_loses_its_ranges_does_not_evaluate_as_if_it_had_them() -> None:
+    tf = framework("tensorflow")
+    x = pictures(16, (16, 16, 3))
+    model = observed(small(), [x])
+    predict(model, [x])
+    fresh = wq.quantize_model(small())
+    model.set_weights(fresh.get_weights())
+    with pytest.raises(tf.errors.InvalidArgumentError, match="lost its range"):
+        predict(model, [x])
+    model.compile("sgd", "mse")
+    np.testing.assert_array_equal(predict(model, [x])[0], predict(fresh, [x])[0])
+
+
+def test_round_biases_of_a_model_that_saw_no_data_is_an_error() -> None:
+    with pytest.raises(CalibrationError, match="saw no data"):
+        wq.round_biases(wq.quantize_model(small()))
 
 
 # -- what tensorflow-model-optimization made ---------------------------------------------------------------------------
