@@ -140,8 +140,8 @@ NETS: dict[str, Make] = {
 
 @pytest.mark.parametrize("name", NETS)
 def test_no_output_of_the_file_differs(name: str) -> None:
-    x = pictures(16, (12, 12, 8))
-    model = observed(net(NETS[name]), [x])
+    model = observed(net(NETS[name]), [pictures(16, (12, 12, 8))])
+    x = pictures(512, (12, 12, 8), seed=1)
     (want,) = predict(model, [x])
     (got,) = in_libwia(model, [x])
     np.testing.assert_array_equal(got, want)
@@ -175,6 +175,85 @@ def test_no_output_of_an_application_differs(name: str) -> None:
     (want,) = predict(model, [x])
     assert len(np.unique(want)) > 1000
     np.testing.assert_array_equal(in_libwia(model, [x])[0], want)
+
+
+# -- the equations, of all levels --------------------------------------------------------------------------------------
+
+F = np.float32
+SEEDS = range(4)
+
+
+def grids(seed: int, n: int) -> Any:
+    """Grids with scales of any size between 2^-8 and 1."""
+    from wia_quant.keras.tf_keras.arithmetic import Grid
+
+    scales = np.exp2(np.random.default_rng(seed).uniform(-8, 0, n)).astype(np.float32)
+    return [Grid(s, F(-128), F(127)) for s in scales]
+
+
+def on_levels(equation: Callable[..., Any], *operands: Any) -> np.ndarray:
+    """As a function of TensorFlow, whose graph is optimized."""
+    tf = framework("tensorflow")
+    found: np.ndarray = tf.function(equation)(*map(tf.constant, operands)).numpy()
+    return found
+
+
+@pytest.mark.parametrize("alike", [False, True], ids=["two grids", "one grid"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_sum_is_equation_12(seed: int, alike: bool) -> None:
+    from wia_quant.keras.tf_keras.arithmetic import added
+
+    grid_a, grid_b, y = grids(seed, 3)
+    grid_b = grid_a if alike else grid_b
+    a, b = (v.astype(np.float32) for v in np.meshgrid(np.arange(-255, 256), np.arange(-255, 256)))
+    got = on_levels(lambda p, q: added(p, q, grid_a, grid_b, y, 1), a * grid_a.scale, b * grid_b.scale)
+    m_a, m_b = F(np.float64(grid_a.scale) / y.scale), F(np.float64(grid_b.scale) / y.scale)
+    np.testing.assert_array_equal(got, np.rint(a * m_a + b * m_b) * y.scale)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_product_of_tensors_is_equation_13(seed: int) -> None:
+    from wia_quant.keras.tf_keras.arithmetic import multiplied
+
+    grid_a, grid_b, y = grids(seed, 3)
+    a, b = (v.astype(np.float32) for v in np.meshgrid(np.arange(-255, 256), np.arange(-255, 256)))
+    got = on_levels(lambda p, q: multiplied(p, q, grid_a, grid_b, y), a * grid_a.scale, b * grid_b.scale)
+    m = F(np.float64(grid_a.scale * grid_b.scale) / y.scale)
+    np.testing.assert_array_equal(got, np.rint(a * b * m) * y.scale)
+
+
+@pytest.mark.parametrize("n", [4, 9, 49])
+def test_an_average_is_equation_14(n: int) -> None:
+    from wia_quant.keras.tf_keras.arithmetic import averaged
+
+    grid, y = grids(n, 2)
+    total = np.arange(-255 * n, 255 * n + 1, dtype=np.int32)
+    real = (total * grid.scale / n).astype(np.float32)
+    got = on_levels(lambda t, r: averaged(t, np.float64(n), r, grid, y), total, real)
+    m = F(np.float64(grid.scale) / (n * np.float64(y.scale)))
+    np.testing.assert_array_equal(got, np.rint(total.astype(np.float32) * m) * y.scale)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_result_of_a_product_is_equation_8(seed: int) -> None:
+    from wia_quant.keras.tf_keras.arithmetic import Weights, product
+
+    x, w, y = grids(seed, 3)
+    sums = np.random.default_rng(seed).integers(-(2**20), 2**20, (40_000, 1)).astype(np.float32)
+    one, levels = np.ones(1, np.float32), np.ones((1, 1), np.float32)
+    weights = Weights(levels, one, one * w.scale, np.array([7], np.int32), one, one)
+    tf = framework("tensorflow")
+
+    def run(v: Any, output: Any) -> Any:
+        return product(tf.matmul, v, tf.constant(levels), weights, x.scale, output, lambda s: s)
+
+    unit = x.scale * w.scale
+    total = sums + 7
+    inputs = sums * x.scale
+    np.testing.assert_array_equal(np.rint(inputs / x.scale), sums)
+    want = np.rint(total * F(np.float64(unit) / y.scale)) * y.scale
+    np.testing.assert_array_equal(on_levels(lambda v: run(v, y), inputs), want)
+    np.testing.assert_array_equal(on_levels(lambda v: run(v, None), inputs), total * unit)
 
 
 def test_models_of_several_inputs_and_outputs_and_of_open_sizes() -> None:

@@ -3,7 +3,8 @@
 
 A real on a grid says its level, ``round(x / scale)``, exactly. Integers in float32 are exact below 2^24, whatever the
 order of a sum; beyond, sums are taken in float64. What would be rewritten by graph optimizations (a quotient into a
-product, ``a m + b m`` into ``(a + b) m``) goes through float64: a float64 result rounded to float32 is the float32 one.
+product, ``a m + b m`` into ``(a + b) m``, ``(a b) m`` into ``a (b m)``) goes through another type between: a float64 result
+rounded to float32 is the float32 one.
 
 Gradients are those of the reals: ``passed`` has the value of the one and the gradient of the other.
 """
@@ -233,7 +234,8 @@ def added(a: Any, b: Any, grid_a: Grid, grid_b: Grid, output: Grid, sign: int) -
 def multiplied(a: Any, b: Any, grid_a: Grid, grid_b: Grid, output: Grid) -> Any:
     """Equation (13)."""
     factor = quotient(narrow(wide(grid_a.scale) * wide(grid_b.scale)), output.scale)
-    found = tf.round(levels_of(a, grid_a.scale) * levels_of(b, grid_b.scale) * factor) * output.scale
+    levels = tf.cast(levels_of(a, grid_a.scale) * levels_of(b, grid_b.scale), tf.int32)
+    found = tf.round(narrow(levels) * factor) * output.scale
     return passed(found, a * b)
 
 
