@@ -3,8 +3,8 @@
 
 A real on a grid says its level, ``round(x / scale)``, exactly. Integers in float32 are exact below 2^24, whatever the
 order of a sum; beyond, sums are taken in float64. What would be rewritten by graph optimizations (a quotient into a
-product, ``a m + b m`` into ``(a + b) m``, ``(a b) m`` into ``a (b m)``) goes through another type between: a float64 result
-rounded to float32 is the float32 one.
+product, ``a m + b m`` into ``(a + b) m``, ``(a b) m`` into ``a (b m)``) goes through another type between: a float64
+result rounded to float32 is the float32 one.
 
 Gradients are those of the reals: ``passed`` has the value of the one and the gradient of the other.
 """
