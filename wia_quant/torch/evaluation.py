@@ -33,6 +33,7 @@ from wia_quant.torch.levels import (
     Value,
     added,
     averaged,
+    has_levels,
     matrix_product,
     multiplied,
     product,
@@ -131,7 +132,7 @@ def evaluating(forward: Callable[..., Any], graph_of: Callable[[nn.Module], fx.G
 
     @functools.wraps(forward)
     def either(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if self.training or _is_traced(args, kwargs):
+        if self.training or not _is_settled(self) or _is_traced(args, kwargs):
             return forward(self, *args, **kwargs)
         with torch.no_grad(), _in_float32(self):
             exact = evaluate(self, graph_of(self), args, kwargs)
@@ -218,12 +219,10 @@ def _call(node: fx.Node, target: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _quantize(node: fx.Node, quantizer: FakeQuantize, x: Value, on_reals: Callable[[], Any]) -> Value:
-    moves = quantizer.observing and quantizer._observes_now()
     if isinstance(x, torch.Tensor) and x.dtype is not torch.float32:
         return on_reals()
-    if not quantizer.quantizing or moves:
-        rounded = on_reals()
-        return _levels_of(rounded, quantizer) if quantizer.quantizing else rounded
+    if not quantizer.observer.has_history:  # a parameter's: its range is that of now
+        return _levels_of(on_reals(), quantizer)
     grid = Grid.of(quantizer)
     if grid is None:
         return on_reals()
@@ -367,6 +366,19 @@ _RULES: Final[Mapping[Role, Callable[..., Value]]] = MappingProxyType(
         Role.FLOAT: _float,
     }
 )
+
+
+def _is_settled(model: nn.Module) -> bool:
+    """Whether all fake quantizers have their ranges and are in force, and one of them is of an activation on 8 bits."""
+    exact = False
+    for module in model.modules():
+        if not isinstance(module, FakeQuantize):
+            continue
+        rests = module.observer.has_history
+        if module.always_observe or not module.quantizing or (rests and not module.observer.seen):
+            return False
+        exact |= rests and has_levels(module)
+    return exact
 
 
 def _is_traced(args: Any, kwargs: Any) -> bool:

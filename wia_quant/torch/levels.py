@@ -32,6 +32,12 @@ _LEVELS: Final = 256
 _MOST_AXES: Final = 4
 
 
+def has_levels(quantizer: FakeQuantize) -> bool:
+    """Whether it puts a tensor on one grid that libwia has integers for."""
+    few = quantizer.qtype.qmax - quantizer.qtype.qmin < _LEVELS
+    return few and quantizer.axis is None and not isinstance(quantizer, HalfQuantize)
+
+
 @dataclass(frozen=True, eq=False)
 class Grid:
     """A grid of 8 bits, per tensor.
@@ -51,9 +57,9 @@ class Grid:
     @staticmethod
     def of(quantizer: FakeQuantize) -> Grid | None:
         """That of ``quantizer``; None where libwia has no integers for it."""
-        qtype = quantizer.qtype
-        if quantizer.axis is not None or isinstance(quantizer, HalfQuantize) or qtype.qmax - qtype.qmin >= _LEVELS:
+        if not has_levels(quantizer):
             return None
+        qtype = quantizer.qtype
         scale, zero_point = quantizer.calculate_qparams()
         zero = int(zero_point)
         return Grid(scale, float(scale), qtype.qmin - zero, qtype.qmax - zero)
