@@ -482,6 +482,22 @@ def test_annotated_layers_with_configs_of_their_own() -> None:
     assert (np.abs(got - want) > 1e-5 * np.abs(want).max()).sum() == 0  # two of its layers are float
 
 
+def test_a_model_without_quantizers_of_activations_evaluates_as_it_trains() -> None:
+    keras = framework("tf_keras")
+    tfmot = framework("tensorflow_model_optimization").quantization.keras
+    from wia_quant.keras.tf_keras.config import WiaQuantizeConfig
+
+    config = WiaQuantizeConfig({"kernel": (-1,)}, quantize_output=False)
+    layers = [keras.Input((8,)), wq.quantize_annotate_layer(keras.layers.Dense(9), config)]
+    with wq.quantize_scope():
+        model = tfmot.quantize_apply(keras.Model(layers[0], layers[1](layers[0])), wq.WiaQuantizeScheme())
+    for layer in model.layers:
+        layer.quantizer = None  # that of the input
+    x = pictures(4, (8,))
+    want = predict(keras.Model(model.inputs, model.outputs), [x])[0]
+    np.testing.assert_array_equal(predict(model, [x])[0], want)
+
+
 # -- and training is as before -----------------------------------------------------------------------------------------
 
 

@@ -88,7 +88,7 @@ def _ops_of(call: Call) -> Iterator[Op]:
     elif kind in ("QuantizeWrapper", "QuantizeWrapperV2"):
         todo = _of_wrapper(call.layer)
     else:
-        todo = [(key_of(call.layer) or kind, call.layer, {"own": True})]
+        todo = [(_whole(call.layer), call.layer, {"own": True})]
     args: tuple[Any, ...] = call.args
     for i, (key, layer, more) in enumerate(todo):
         last = i == len(todo) - 1
@@ -110,7 +110,7 @@ def _of_wrapper(wrapper: Keras) -> list[tuple[str, Any, dict[str, Any]]]:
     todo: list[tuple[str, Any, dict[str, Any]]]
     activation = activation_of(layer)
     if kernel is None and not wrapper._quantize_activations:
-        todo, activation = [(key, layer, {})], None
+        todo, activation = [(_whole(layer), layer, {})], None
     else:
         bias = sites["bias"].weight if "bias" in sites else getattr(layer, "bias", None)
         todo = [(key, layer, {"weight": kernel, "bias": bias, "bare": True})]
@@ -127,6 +127,13 @@ def _of_wrapper(wrapper: Keras) -> list[tuple[str, Any, dict[str, Any]]]:
         site = Site(wrapper._output_quantizers[0], wrapper._output_quantizer_vars)
         todo.append((FAKE_QUANTIZE, wrapper, {"site": site}))
     return todo
+
+
+def _whole(layer: Keras) -> str:
+    """The key of a layer that is called as it is; with an activation of its own it is none that the tables know."""
+    activation = activation_of(layer)
+    key = key_of(layer) or type(layer).__name__
+    return key if activation is None or is_linear(activation) else f"{key}, activated"
 
 
 def _grids_of(sites: Sequence[Site]) -> tuple[list[Grid], Any]:
@@ -224,6 +231,8 @@ class Evaluation:
 
     def __call__(self, inputs: list[Any], otherwise: Callable[[], list[Any]]) -> list[Any]:
         """The outputs of the model, flat; what ``otherwise`` gives where a quantizer saw no data."""
+        if not self.activations:
+            return otherwise()
         grids, ready = _grids_of(self.activations)
         run = _Run(self, dict(zip(map(id, self.activations), grids, strict=True)))
         if self._is_ready():
