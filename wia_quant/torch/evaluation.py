@@ -83,6 +83,8 @@ _CLIPS: Final[Mapping[Any, tuple[float, float]]] = MappingProxyType(
         **dict.fromkeys((nn.ReLU6, functional.relu6, "relu6", "relu6_"), (0.0, 6.0)),
     }
 )
+#: What asks for no values.
+_SIZES: Final = frozenset({"size", "dim", "numel", getattr})
 _POOLS: Final = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
 
 
@@ -265,7 +267,7 @@ def _binary(node: fx.Node, target: Any, args: Any, kwargs: Any) -> Value:
     if kwargs or len(args) != 2 or not all(isinstance(a, Levels) for a in args):
         return None
     a, b = args
-    if node.meta.get(SOURCE) or 1 in (a.q.numel(), b.q.numel()):
+    if node.meta.get(SOURCE):
         return None  # a table
     return added(a, b, _SIGNS[target]) if target in _SIGNS else multiplied(a, b)
 
@@ -327,6 +329,8 @@ def _pooled(x: Levels, given: Mapping[str, Any], on_reals: Callable[[], Any]) ->
 def _clip(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Callable[[], Any]) -> Value:
     if not args or not isinstance(args[0], Pending) or len(node.all_input_nodes[0].users) != 1:
         return None
+    if not args[0].takes_clips:
+        return None
     bounds = _CLIPS.get(type(target) if isinstance(target, nn.Module) else target)
     if bounds is None:
         names = ("min_val", "max_val")
@@ -337,11 +341,16 @@ def _clip(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Callable
     return args[0].clipped(*bounds, on_reals)
 
 
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
 def _move(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Callable[[], Any]) -> Value:
     """On levels as on reals, (21); what joins tensors needs one grid."""
     leaves = pytree.tree_leaves((args, kwargs), is_leaf=_is_value)
     on_grids = [v for v in leaves if isinstance(v, Levels)]
-    if not on_grids or any(isinstance(v, torch.Tensor | Columns | Pending) for v in leaves):
+    others = any(isinstance(v, Columns | Pending) or _is_float(v) for v in leaves)  # but for indices
+    if not on_grids or others:
         return None
     grid = on_grids[0].grid
     if not all(v.grid.same(grid) for v in on_grids):
@@ -352,6 +361,8 @@ def _move(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Callable
 
 
 def _float(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Callable[[], Any]) -> Value:
+    if target in _SIZES and isinstance(args[0], Levels):
+        return _call(node, target, (args[0].q, *args[1:]), kwargs)
     return row_operator(target, args, kwargs, on_reals)
 
 

@@ -106,12 +106,14 @@ class Pending:
         real: where no grid follows.
         lo: of the clips between it and the grid, (10).
         hi: likewise.
+        takes_clips: whether libwia rounds it once with clips between, too.
     """
 
     levels: Callable[[Grid], torch.Tensor]
     real: Callable[[], torch.Tensor]
     lo: float = -math.inf
     hi: float = math.inf
+    takes_clips: bool = True
 
     def clipped(self, lo: float, hi: float, real: Callable[[], torch.Tensor]) -> Pending:
         """With a clip to [lo, hi] behind it; ``real`` does the same to reals."""
@@ -169,7 +171,7 @@ def averaged(sums: torch.Tensor, n: int | torch.Tensor, x: Grid, in_float: Calla
             return sums.mul_((x.step / (n.double() * grid.step)).float())
         return sums.mul_(_single(x.step / (n * grid.step)))
 
-    return Pending(levels, in_float)
+    return Pending(levels, in_float, takes_clips=False)
 
 
 def matrix_product(a: Levels, b: Levels | Columns) -> Pending | None:
@@ -203,6 +205,7 @@ def product(module: QuantizedProduct, x: Levels) -> Pending | None:
     axis = CHANNEL_AXIS[type_of(module.product)]
     n = weight.shape[axis] * (module.product.groups if axis == 1 else 1)
     q_bias = None
+    own_scale = own_scale.expand(weight.shape[axis])  # the file has one for each channel
     if bias is not None:
         own_scale, levels = _fitting(bias, x.grid.step, own_scale, levels, axis, quantizer.qtype.qmax)
     scale = x.grid.step * own_scale.double()
@@ -222,12 +225,12 @@ def _fitting(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The weight's scale and levels as the file has them: a channel whose bias would not fit has a coarser one."""
     needed = bias.abs().double() / (input_scale * _LARGEST_BIAS)
-    needed = needed.reshape(-1, scale.numel()).amax(0).reshape(scale.shape)
+    needed = needed.reshape(-1, scale.numel()).amax(0)
     raised = needed > scale
     if not raised.any():
         return scale, levels
     coarser = torch.where(raised, torch.nextafter(needed.float(), torch.full_like(scale, math.inf)), scale)
-    shape = [-1 if i == axis and scale.dim() else 1 for i in range(levels.dim())]
+    shape = [-1 if i == axis else 1 for i in range(levels.dim())]
     real = levels * scale.reshape(shape)
     return coarser, torch.div(real, coarser.reshape(shape)).round_().clamp_(-qmax, qmax)
 
