@@ -134,8 +134,12 @@ def evaluating(forward: Callable[..., Any], graph_of: Callable[[nn.Module], fx.G
 
     @functools.wraps(forward)
     def either(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if self.training or not _is_settled(self) or _is_traced(args, kwargs):
+        quantizers = [] if self.training else [m for m in self.modules() if isinstance(m, FakeQuantize)]
+        if not _are_in_force(quantizers) or _is_traced(args, kwargs):
             return forward(self, *args, **kwargs)
+        if any(q.observer.has_history and not q.observer.seen for q in quantizers):
+            with torch.no_grad():
+                forward(self, *args, **kwargs)  # finds their ranges
         with torch.no_grad(), _in_float32(self):
             exact = evaluate(self, graph_of(self), args, kwargs)
         if _wants_gradient(self, args, kwargs) or _is_watched(self):
@@ -379,17 +383,11 @@ _RULES: Final[Mapping[Role, Callable[..., Value]]] = MappingProxyType(
 )
 
 
-def _is_settled(model: nn.Module) -> bool:
-    """Whether all fake quantizers have their ranges and are in force, and one of them is of an activation on 8 bits."""
-    exact = False
-    for module in model.modules():
-        if not isinstance(module, FakeQuantize):
-            continue
-        rests = module.observer.has_history
-        if module.always_observe or not module.quantizing or (rests and not module.observer.seen):
-            return False
-        exact |= rests and has_levels(module)
-    return exact
+def _are_in_force(quantizers: list[FakeQuantize]) -> bool:
+    """Whether all are, none of them calibrating, and one is of an activation on 8 bits."""
+    if any(q.always_observe or not q.quantizing for q in quantizers):
+        return False
+    return any(q.observer.has_history and has_levels(q) for q in quantizers)
 
 
 def _is_traced(args: Any, kwargs: Any) -> bool:
