@@ -360,14 +360,18 @@ class _Planner:
         )
 
     def _fuse(self) -> None:
-        """A bias Add behind a MatMul, and Relu or Clip behind an integer sum, need no Q between."""
+        """A bias Add behind a MatMul, and Relu or Clip behind an integer sum, need no Q between.
+
+        Not behind a sum that is a function of one tensor, ``x + x``: that and what follows are one table.
+        """
+        runs = find_regions(self.model, lambda n: n.name in self.float_reason)
         for _, node in self.model.nodes():
             line = self.lines[node.name]
             if node.name in self.float_reason or line.kind not in (Kind.PRODUCT, Kind.BINARY):
                 continue
             if node.name in self.weight_only:
                 continue
-            if line.kind is Kind.BINARY and self._is_pointwise(node):
+            if line.kind is Kind.BINARY and (self._is_pointwise(node) or node.outputs[0] in runs.source):
                 continue
             last = node
             bias = self._bias_add(node) if node.op_type == "MatMul" else None

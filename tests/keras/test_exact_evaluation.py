@@ -314,3 +314,17 @@ def test_before_any_data_evaluation_is_near_the_float_model() -> None:
     model = randomize(keras.Model(inputs, layers.Dense(9)(gated(block(inputs, conv(8), layers.ReLU())))))
     (want,), (got,) = predict(model, [x]), predict(quantize_model(model), [x])
     assert np.abs(got - want).max() <= 0.1 * np.abs(want).max()
+
+
+def test_what_is_no_number_is_the_zero_point_as_in_the_file() -> None:
+    x = noise(6, 6, 3)
+    model = prepared(lambda x: layers.Flatten()(layers.ReLU()(conv(4)(x))), x)
+    x[0, 0, 0, 0], x[1, 0, 0, 0], x[2] = np.nan, np.inf, -np.inf
+    assert np.isfinite(in_libwia(model, x)[0]).all()
+    assert differing(model, x) == 0
+
+
+def test_a_tensor_added_to_itself_is_one_table_with_the_relu_behind() -> None:
+    x = noise(6, 6, 3)
+    model = prepared(lambda x: layers.ReLU()(layers.Add()([y := conv(4)(x), y])), x)
+    assert differing(model, x) == 0

@@ -524,3 +524,12 @@ def test_training_computes_what_the_layers_compute() -> None:
                 np.testing.assert_array_equal(a, b)
             else:
                 np.testing.assert_allclose(a, b, atol=0.2 * np.abs(b).max())
+
+
+def test_what_is_no_number_is_the_zero_point_as_in_the_file() -> None:
+    x = pictures(4, (12, 12, 8))
+    model = observed(net(lambda k, x: k.Conv2D(4, 3)(x)), [x])
+    x[0, 0, 0, 0], x[1] = np.nan, np.inf
+    (got,), (want,) = in_libwia(model, [x]), predict(model, [x])
+    assert np.isfinite(got).all()
+    np.testing.assert_array_equal(got, want)

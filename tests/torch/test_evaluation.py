@@ -398,14 +398,43 @@ def test_training_computes_by_fake_quantization_to_the_bit() -> None:
     assert torch.equal(a(x), float_path(b, x))
 
 
-def test_hooks_inside_see_what_passes_and_leave_the_result_exact() -> None:
+def test_hooks_inside_see_and_change_what_passes() -> None:
     model, (x,) = trained(Residual(), picture), picture()
-    wanted, seen = evaluated(model, (x,))[0], []
+    exact, seen = evaluated(model, (x,))[0], []
     handle = model.conv1.register_forward_hook(lambda module, args, y: seen.append(y.shape))
-    np.testing.assert_array_equal(evaluated(model, (x,))[0], wanted)
+    with torch.no_grad():
+        np.testing.assert_array_equal(evaluated(model, (x,))[0], float_path(model, x).numpy())
     handle.remove()
-    evaluated(model, (x,))
-    assert len(seen) == 1
+    handle = model.conv1.register_forward_hook(lambda module, args, y: y * 0)
+    assert np.abs(evaluated(model, (x,))[0] - exact).max() > 0.01
+    handle.remove()
+    assert len(seen) == 2
+    np.testing.assert_array_equal(evaluated(model, (x,))[0], exact)
+
+
+class _Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.conv(x) * scale
+
+
+def test_arguments_that_forward_does_not_have_are_refused_in_evaluation_as_in_training() -> None:
+    x = torch.rand(2, 3, 5, 5)
+    model = trained(_Scaled(), lambda: (x,)).eval()
+    with torch.no_grad():
+        for args, kwargs in (((x,), {"foo": 1}), ((x, 1.0, x), {}), ((x,), {"x": x})):
+            with pytest.raises(TypeError):
+                model(*args, **kwargs)
+
+
+def test_an_empty_batch_passes_an_average_in_evaluation() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    model = trained(net, lambda: (torch.rand(2, 3, 5, 5),)).eval()
+    with torch.no_grad():
+        assert model(torch.zeros(0, 3, 5, 5)).shape == (0, 3)
 
 
 def test_a_model_in_evaluation_is_exported_as_one_in_training_is() -> None:
@@ -434,3 +463,21 @@ def test_what_traces_a_model_sees_fake_quantization() -> None:
     model, (x,) = trained(Residual(), picture), picture()
     with torch.no_grad():
         assert torch.equal(torch.jit.trace(model, (x,), check_trace=False)(x), float_path(model, x))
+
+
+class _OfItself(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.last, self.function = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 3, 1), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(F.relu(self.function(self.first(x))))
+
+
+@pytest.mark.parametrize("function", [lambda y: y + y, lambda y: y * y, lambda y: y - y, lambda y: F.relu(y) + y])
+def test_a_sum_of_a_tensor_and_itself_is_one_table_with_the_relu_behind(
+    function: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    x = (torch.rand(2, 3, 5, 5),)
+    model = trained(_OfItself(function), lambda: x)
+    np.testing.assert_array_equal(evaluated(model, x)[0], in_libwia(model, x)[0][0])

@@ -117,6 +117,12 @@ def test_gelu_spelled_out_is_one_region(form: str) -> None:
     assert quantized_values(quantized(net(nodes, C4 | constants), feeds())) == {"x", "a", "g"}
 
 
+@pytest.mark.parametrize("op", ["Add", "Mul", "Sub"])
+def test_a_relu_behind_a_function_of_one_tensor_is_part_of_its_table(op: str) -> None:
+    proto = net([conv("c1", "x", "a"), node(op, ["a", "a"], "b"), node("Relu", ["b"], "d"), conv("c2", "d", "y")])
+    assert quantized_values(quantized(proto, feeds())) == {"x", "a", "d"}
+
+
 def test_a_value_of_a_region_that_is_read_elsewhere_ends_it() -> None:
     nodes = [
         conv("c1", "x", "a"),

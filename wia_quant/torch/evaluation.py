@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
 import operator
 from collections.abc import Callable, Mapping
@@ -128,21 +129,23 @@ def _is_one_number(model: nn.Module, node: fx.Node) -> bool:
 def evaluating(forward: Callable[..., Any], graph_of: Callable[[nn.Module], fx.Graph]) -> Callable[..., Any]:
     """``forward``, and in evaluation mode what the file computes.
 
-    Where a gradient is asked for it is that of ``forward``, straight through; hooks of the modules inside see
-    ``forward``, too.
+    Where a gradient is asked for it is that of ``forward``, straight through. Where modules inside have hooks, which
+    may change what passes, it is ``forward`` alone.
     """
+    signature = inspect.signature(forward)
 
     @functools.wraps(forward)
     def either(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        signature.bind(self, *args, **kwargs)  # TypeError, as a call of ``forward`` gives it
         quantizers = [] if self.training else [m for m in self.modules() if isinstance(m, FakeQuantize)]
-        if not _are_in_force(quantizers) or _is_traced(args, kwargs):
+        if not _are_in_force(quantizers) or _is_traced(args, kwargs) or _is_watched(self):
             return forward(self, *args, **kwargs)
         if any(q.observer.has_history and not q.observer.seen for q in quantizers):
             with torch.no_grad():
                 forward(self, *args, **kwargs)  # finds their ranges
         with torch.no_grad(), _in_float32(self):
             exact = evaluate(self, graph_of(self), args, kwargs)
-        if _wants_gradient(self, args, kwargs) or _is_watched(self):
+        if _wants_gradient(self, args, kwargs):
             return _straight_through(forward(self, *args, **kwargs), exact)
         return exact
 
@@ -297,7 +300,7 @@ def _average(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Calla
         return None
     # (sum / n) * n is off by less than one half: the sum.
     n = x.q.numel() // max(1, mean.numel())
-    return averaged(mean.mul_(n).round_(), n, x.grid, on_reals) if n <= _LARGEST_MEAN else None
+    return averaged(mean.mul_(n).round_(), n, x.grid, on_reals) if 0 < n <= _LARGEST_MEAN else None
 
 
 def _is_one_block(n_axes: int, dim: Any) -> bool:

@@ -80,7 +80,8 @@ class FakeQuantize(keras.layers.Layer):
         if training and self.trainable:
             self._observe(inputs, site, self.averaging_constant)
         scale, zero_point = affine_grid(ops.min(self.lo), ops.max(self.hi))
-        rounded = fake_quantize(inputs, scale, INT8.qmin - zero_point, INT8.qmax - zero_point)
+        given = inputs if training else ops.where(ops.isnan(inputs), ops.zeros_like(inputs), inputs)  # (1)
+        rounded = fake_quantize(given, scale, INT8.qmin - zero_point, INT8.qmax - zero_point)
         seen = ops.max(self.seen) > 0
         return ops.where(seen, rounded, inputs), ops.where(seen, scale, ops.zeros_like(scale))
 

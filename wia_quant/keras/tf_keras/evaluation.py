@@ -317,7 +317,8 @@ class _Run:
     def _made(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if op.site is not None:
             grid = self.grids[id(op.site)]
-            return fake_quantize(args[0], grid.scale, grid.lowest, grid.highest)
+            x = tf.where(tf.math.is_nan(args[0]), tf.zeros_like(args[0]), args[0])  # (1)
+            return fake_quantize(x, grid.scale, grid.lowest, grid.highest)
         if op.weight is not None:
             return self._product(op, args[0])
         if op.key == "BatchNormalization" and id(op) not in self.of.foldable and not kwargs.get("training"):
