@@ -164,7 +164,7 @@ def test_no_output_of_a_deep_net_differs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["MobileNetV2", "ResNet50V2", "DenseNet121"])
+@pytest.mark.parametrize("name", ["MobileNetV2"])
 def test_no_output_of_an_application_differs(name: str) -> None:
     keras = framework("tf_keras")
     keras.utils.set_random_seed(0)
