@@ -193,6 +193,36 @@ def test_the_depthwise_half_of_a_separable_convolution_has_no_bias_in_tf_keras_a
     assert activation_grids(export(prepared).model) == activation_grids(file.model)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_subclassed_model_is_the_one_that_was_quantized(named: bool) -> None:
+    keras = framework("keras")
+
+    class Net(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.logits = keras.layers.Conv2D(8, 3, strides=2), keras.layers.Dense(5)
+
+        def call(self, x: Any) -> Any:
+            return self.logits(keras.ops.mean(keras.ops.relu(self.conv(x)), axis=(1, 2)))
+
+    x, model = pictures(), Net()
+    model(x[:1])
+    assert to_onnx(model) == to_onnx(model)
+    file = wia_quant.quantize(model, data={"input": x} if named else x)
+    prepared = from_calibration(model, file)
+    assert_same_integers(export(prepared).model, file.model)
+
+
+def test_a_model_whose_input_has_no_name_is_the_one_that_was_quantized() -> None:
+    keras = framework("keras")
+    inputs = keras.Input((16, 16, 3))
+    hidden = keras.ops.relu(keras.layers.Conv2D(4, 3, strides=2)(inputs))
+    x, outputs = pictures(), keras.layers.Dense(5)(keras.layers.Flatten()(hidden))
+    model = keras.Model(inputs, outputs)
+    file = wia_quant.quantize(model, data=x)
+    assert_same_integers(export(from_calibration(model, file)).model, file.model)
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_layer_without_bias_gets_one_for_the_correction(name: str) -> None:
     model = randomize(without_bias(framework(name)))

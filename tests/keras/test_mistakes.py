@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from tests.keras.models import FRAMEWORKS, framework, in_onnxruntime, predict, randomize
 from wia_quant.errors import ExportError
-from wia_quant.keras import export, observe, quantize_model
+from wia_quant.keras import export, load, observe, quantize_model
 
 
 def noise(*shape: int) -> np.ndarray:
@@ -143,3 +144,40 @@ def test_what_tfmot_cannot_rebuild_is_named() -> None:
     inputs = keras.Input((12, 3))
     with pytest.raises(ExportError, match=r"layer 'split' \(SeparableConv1D\)"):
         quantize_model(keras.Model(inputs, keras.layers.SeparableConv1D(4, 3, name="split")(inputs)))
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5", ".weights.h5"])
+def test_the_weights_of_a_layer_that_is_opened_are_trained_saved_and_loaded(suffix: str, tmp_path: Path) -> None:
+    keras = framework("keras")
+
+    class Own(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.gain = self.add_weight(shape=(shape[-1],), name="gain")
+            self.kernel = self.add_weight(shape=(shape[-1], 10), name="kernel")
+            self.offset = self.add_weight(shape=(10,), name="offset")
+
+        def call(self, x: Any) -> Any:
+            return keras.ops.matmul(x * self.gain, self.kernel) + self.offset
+
+    inputs, x = keras.Input((8,)), noise(8)
+    hidden = Own(name="own")(keras.layers.Dense(8, activation="relu")(inputs))
+    model = observed(keras.Model(inputs, keras.layers.Dense(4)(hidden)), x)
+    assert differing(model, x) == 0
+    before = [np.array(w) for w in model.get_weights()]
+    names = [w.path for w in model.trainable_weights]
+    assert {"own_gain/weight", "own_kernel/weight", "own_offset/weight"} <= set(names)
+    model.compile("adam", "mse")
+    model.fit(x, np.zeros((8, 4)), verbose=0)
+    assert differing(model, x) == 0
+    after = {w.path: (b, np.array(a)) for w, b, a in zip(model.weights, before, model.get_weights(), strict=True)}
+    assert all((after[name][0] != after[name][1]).any() for name in names)
+    model.save_weights(tmp_path / f"net{suffix}") if "weights" in suffix else model.save(tmp_path / f"net{suffix}")
+    if suffix == ".h5":
+        return  # Keras 3 loads no .h5 with an operation in it
+    if suffix == ".keras":
+        again = load(tmp_path / f"net{suffix}")
+    else:
+        again = keras.models.clone_model(model)
+        again.load_weights(tmp_path / f"net{suffix}")
+    np.testing.assert_array_equal(predict(again, [x])[0], predict(model, [x])[0])
+    assert export(again).model.graph == export(model).model.graph

@@ -80,6 +80,7 @@ class Unwrapped:
         batch_norm: that the wrapper holds, too.
         values: attribute of the layer -> its weight, where the wrapper has put something else in its place.
         gathered: the wrapper's first argument is a list of the positional ones of the layer.
+        constants: what it returns, whatever it is called with: a weight that operations read.
     """
 
     layer: Keras | None
@@ -90,6 +91,7 @@ class Unwrapped:
     batch_norm: Keras | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     gathered: bool = False
+    constants: tuple[Any, ...] = ()
 
 
 class Substituted:
@@ -111,6 +113,7 @@ class _Splitter:
     key_of: Callable[[Keras], str | None]
     wrappers: Mapping[str, Unwrap]
     steps: list[Step] = field(default_factory=list)
+    constants: dict[int, Any] = field(default_factory=dict)
 
     def call(self, call: Call) -> None:
         """Adds the steps of one call; the last one makes its outputs."""
@@ -119,6 +122,10 @@ class _Splitter:
             self.steps.append(Step(FAKE_QUANTIZE, call.name, call.layer, call.args, {}, call.outputs))
             return
         opened = unwrap(call.layer) if unwrap else Unwrapped(call.layer, activation=activation_of(call.layer))
+        if opened.constants:
+            self.constants.update({id(v): c for v, c in zip(call.outputs, opened.constants, strict=True)})
+            return
+        call = self._with_constants(call)
         todo: list[tuple[str, Keras, QParams | None]] = []
         if opened.layer is not None:
             key = self.key_of(opened.layer)
@@ -143,6 +150,14 @@ class _Splitter:
             norm = opened.batch_norm if i == 0 else None
             self.steps.append(Step(key, name, layer, args, kwargs, made, norm, grids, qparams))
             args = (made[0],)
+
+    def _with_constants(self, call: Call) -> Call:
+        """The call with arrays for the weights that layers of ours hold."""
+
+        def held(leaf: Any) -> Any:
+            return self.constants.get(id(leaf), leaf) if isinstance(leaf, Value) else leaf
+
+        return replace(call, args=map_nest(call.args, held), kwargs=map_nest(dict(call.kwargs), held))
 
 
 def split(trace: Trace, key_of: Callable[[Keras], str | None], wrappers: Mapping[str, Unwrap]) -> list[Step]:

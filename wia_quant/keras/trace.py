@@ -171,6 +171,11 @@ def _steady_name(layer: Keras) -> str:
     return _COUNT.sub("", name) if fresh else name
 
 
+def _names_of_inputs(n: int) -> list[str]:
+    """Of a model without a graph of its own: the same whenever it is opened, as its file must be."""
+    return ["input"] if n == 1 else [f"input_{i + 1}" for i in range(n)]
+
+
 #: What tf_keras makes of a TensorFlow function.
 _FUNCTIONS: Final = ("TFOpLambda", "SlicingOpLambda")
 _COUNT: Final = re.compile(r"_\d+$")
@@ -188,13 +193,15 @@ class _Tracer:
 
     def run(self, model: Keras, input_shape: Any) -> Trace:
         graph = self.flavour.graph(model)
+        opened = graph is None
         if graph is None:
             graph = self._open(model, *self._shapes(model, input_shape), model.name)
         tensors = flat(graph.inputs)
-        given = [self._value(t, str(t.name).partition(":")[0]) for t in tensors]
-        outputs = self._graph(graph, given, "", 0)
+        names = _names_of_inputs(len(tensors)) if opened else [str(t.name).partition(":")[0] for t in tensors]
+        given = [self._value(t, name) for t, name in zip(tensors, names, strict=True)]
+        outputs = self._graph(graph, given, "", 0, opened)
         found = list(getattr(graph, "output_names", ()) or [])
-        inner = {call.layer.name: layer_name(call.layer) for call in self.calls}
+        inner = {call.layer.name: _steady_name(call.layer) if opened else layer_name(call.layer) for call in self.calls}
         names = [inner.get(n, n) for n in found] if len(found) == len(outputs) else [v.name for v in outputs]
         return Trace(graph, given, self.calls, outputs, [str(n) for n in names])
 

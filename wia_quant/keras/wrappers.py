@@ -20,7 +20,10 @@ from wia_quant.keras.weights import WEIGHTS, grid_of
 def _fake_quantize(layer: Any) -> Unwrapped:
     """wia_quant.keras.keras3.FakeQuantize."""
     if not array(layer.seen).any():
-        raise CalibrationError(f"fake quantizer '{layer.name}' saw no data; train the model before export")
+        raise CalibrationError(
+            f"fake quantizer '{layer.name}' saw no data; before export train the model, or show it samples:"
+            " wia_quant.keras.observe(model, batches)"
+        )
     return Unwrapped(
         None, after=(affine_qparams(layer.name, float(array(layer.lo).min()), float(array(layer.hi).max())),)
     )
@@ -49,6 +52,11 @@ def _quantized_scale(wrapper: Any) -> Unwrapped:
 def _quantized_arithmetic(wrapper: Any) -> Unwrapped:
     """wia_quant.keras.keras3.QuantizedArithmetic, of a layer or an operation."""
     return Unwrapped(wrapper.layer, gathered=str(key_of(wrapper.layer)).startswith(OPERATION))
+
+
+def _operand_weight(layer: Any) -> Unwrapped:
+    """wia_quant.keras.keras3.OperandWeight: its values and their scale, which only training reads."""
+    return Unwrapped(None, constants=(layer.values(), np.float32(0)))
 
 
 # -- tensorflow-model-optimization --------------------------------------------------------------------------------
@@ -127,6 +135,7 @@ UNWRAP: Final[Mapping[str, Unwrap]] = MappingProxyType(
         "QuantizedProduct": _quantized_product,
         "QuantizedScale": _quantized_scale,
         "QuantizedArithmetic": _quantized_arithmetic,
+        "OperandWeight": _operand_weight,
         "QuantizeLayer": _quantize_layer,
         "QuantizeWrapper": _quantize_wrapper,
         "QuantizeWrapperV2": _quantize_wrapper,

@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import keras
 import numpy as np
 
-from wia_quant.affine import INT8, QParams, Range, choose_qparams, fake_quantize
 from wia_quant.errors import ExportError, UsageError
 from wia_quant.keras.emit.table import OPERATION, key_of
 from wia_quant.keras.keras3.arithmetic import AVERAGES, BINARY, QuantizedArithmetic, has_equation
 from wia_quant.keras.keras3.fake_quantize import FakeQuantize
+from wia_quant.keras.keras3.operand import OperandWeight, rounded, scale_of
 from wia_quant.keras.keras3.product import QuantizedProduct, QuantizedScale
 from wia_quant.keras.placement import Placement, Role, place
 from wia_quant.keras.steps import Step, foldable_batch_norms, split
@@ -24,8 +23,6 @@ from wia_quant.keras.values import array
 from wia_quant.keras.walk import is_known
 from wia_quant.keras.weights import WEIGHTS
 from wia_quant.keras.wrappers import UNWRAP
-
-_log = logging.getLogger(__name__)
 
 
 def quantize_model(
@@ -56,8 +53,6 @@ def quantize_model(
     require_float32(found)
     steps = _with_separable_split(split(found, key_of, UNWRAP))
     placement = place(steps, found.inputs, found.outputs, _excluded(steps, exclude))
-    for name in _opened_with_weights(steps):
-        _log.warning("layer '%s' was opened: its own weights are not trained, they keep their values", name)
     return _Rebuilder(found, steps, placement, biased).run(model.name)
 
 
@@ -67,17 +62,6 @@ def _excluded(steps: list[Step], names: Iterable[str]) -> frozenset[str]:
         if not any(n == name or n.startswith(f"{name}/") for n in known):
             raise UsageError(f"exclude '{name}': the model has no such layer; see model.summary()")
     return frozenset(n for n in known if any(n == e or n.startswith(f"{e}/") for e in names))
-
-
-def _opened_with_weights(steps: list[Step]) -> list[str]:
-    """The users' layers whose weights operations read: a functional model trains only those of layers."""
-    found = [
-        step.name.rpartition("/")[0]
-        for step in steps
-        if _is_operation(step.layer)
-        and any(isinstance(leaf, keras.Variable) for leaf in keras.tree.flatten([step.args, dict(step.kwargs)]))
-    ]
-    return list(dict.fromkeys(found))
 
 
 def _with_separable_split(steps: list[Step]) -> list[Step]:
@@ -132,6 +116,7 @@ class _Rebuilder:
         self.quantizers: dict[str, Keras] = {}
         self.sites: Counter[str] = Counter()
         self.scales: dict[int, Any] = {}
+        self.weights: dict[tuple[int, bool], tuple[Any, Any]] = {}
         self.norms = self._norms_to_hold()
         self.held = {id(norm) for norm in self.norms.values()}
         self.names: set[str] = set()
@@ -174,7 +159,7 @@ class _Rebuilder:
         )
         outputs = self.norms[id(step)].outputs if id(step) in self.norms else step.outputs
         if _is_operation(step.layer):
-            args, kwargs = self._rounded_constants(step, args), self._rounded_constants(step, kwargs)
+            args, kwargs = (map_nest(nest, lambda leaf: self._constant(step, leaf)) for nest in (args, kwargs))
         scales = self._scales(step, outputs[0])
         if scales is not None:
             inputs = list(args) if _is_operation(step.layer) else args[0]
@@ -191,11 +176,25 @@ class _Rebuilder:
         for value, tensor in zip(outputs, keras.tree.flatten(result), strict=True):
             self._made(value, tensor)
 
-    def _rounded_constants(self, step: Step, nest: Any) -> Any:
-        """The weights and numbers that a sum or a product has for operands, on the grid that they have in the file."""
-        if self.placement.roles[id(step)] is not Role.ARITHMETIC or step.key == f"{OPERATION}Matmul":
-            return nest
-        return map_nest(nest, _rounded)
+    def _constant(self, step: Step, operand: Any) -> Any:
+        """A weight or number among the operands of ``step``: of sums and products on the grid that the file has."""
+        if _is_weight(operand):
+            return self._weight(step, operand)[0]
+        return rounded(operand) if self._rounds(step) else operand
+
+    def _rounds(self, step: Step) -> bool:
+        return self.placement.roles[id(step)] is Role.ARITHMETIC and step.key != f"{OPERATION}Matmul"
+
+    def _weight(self, step: Step, variable: Keras) -> tuple[Any, Any]:
+        """A weight of the layer around ``step``, in a layer that trains it, and the scale of its grid."""
+        key = id(variable), self._rounds(step)
+        if key not in self.weights:
+            around = step.name.rpartition("/")[0]
+            name = self._unique(_layer_name(f"{around}/{variable.name}" if around else variable.name))
+            layer = OperandWeight(variable.shape, key[1], name=name, trainable=variable.trainable)
+            layer.set_weights([array(variable)])
+            self.weights[key] = layer(self.raw[id(self.trace.inputs[0])])
+        return self.weights[key]
 
     def _scales(self, step: Step, output: Value) -> list[Any] | None:
         """The scales of what a step without weights computes with, where evaluation has its equation for levels."""
@@ -211,7 +210,9 @@ class _Rebuilder:
     def _scale_of(self, step: Step, operand: Any) -> Any:
         """Of an operand on a grid; None of another."""
         if not isinstance(operand, Value):
-            return None if step.key == f"{OPERATION}Matmul" else _scale_of_constant(_rounded(operand))
+            if step.key == f"{OPERATION}Matmul":
+                return None
+            return self._weight(step, operand)[1] if _is_weight(operand) else scale_of(rounded(operand))
         if not self.placement.reads_rounded(step, operand, self.producers.get(id(operand))):
             return None
         return self.scales.get(self.placement.grids[id(operand)])
@@ -304,33 +305,8 @@ def _is_operation(layer: Keras) -> bool:
     return isinstance(layer, keras.Operation) and not isinstance(layer, keras.layers.Layer)
 
 
-def _rounded(operand: Any) -> Any:
-    """An operand that is no tensor of the model: what its int8 levels stand for, on the grid that spans these."""
-    values, grid = operand, _grid_of_constant(operand)
-    for _ in range(_SETTLED):  # a range from -1 to 1 has an odd number of steps: rounded, it is another range
-        if grid is not None:
-            values = fake_quantize(array(values).astype(np.float32), grid)
-            grid = _grid_of_constant(values)
-    return values
-
-
-#: Roundings after which a constant stays as it is.
-_SETTLED: Final = 3
-
-
-def _scale_of_constant(operand: Any) -> Any:
-    """Of a rounded operand; None where it has no grid. A tensor, as Keras takes no numbers among tensors."""
-    grid = _grid_of_constant(operand)
-    return None if grid is None else keras.ops.convert_to_tensor(grid.scale)
-
-
-def _grid_of_constant(operand: Any) -> QParams | None:
-    if isinstance(operand, keras.KerasTensor) or not (hasattr(operand, "shape") or isinstance(operand, float)):
-        return None
-    values = array(operand)
-    if values.dtype.kind != "f" or not values.size:
-        return None
-    return choose_qparams(Range.around_zero(float(values.min()), float(values.max())), INT8)
+def _is_weight(operand: Any) -> bool:
+    return isinstance(operand, keras.Variable) and str(operand.dtype) == "float32"
 
 
 def _copy_of(step: Step, config: dict[str, Any]) -> Keras:
