@@ -325,3 +325,17 @@ def test_what_is_no_calibration_is_refused() -> None:
     model, file = quantized("keras")
     with pytest.raises(UsageError, match="ModelProto is no calibration"):
         from_calibration(model, file.model)
+
+
+def test_an_activation_inside_a_layer_of_tf_keras_is_said_on_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    k = framework("tf_keras").layers
+    x = k.Input((6,), name="x")
+    y = k.Dense(8, activation="relu", name="bounded")(k.Dense(8, activation="elu", name="inside")(x))
+    y = k.Activation("elu")(k.Dense(8, name="apart")(y))
+    model = randomize(framework("tf_keras").Model(x, k.Dense(4, name="last")(y)))
+    data = np.random.default_rng(0).standard_normal((32, 6)).astype(np.float32)
+    with caplog.at_level(logging.WARNING):
+        from_calibration(model, wia_quant.quantize(model, data={"x": data}))
+    assert [m.partition(",")[0] for m in caplog.messages if "inside the layer" in m] == [
+        "inside: trains with no quantizer before the activation inside the layer"
+    ]

@@ -20,9 +20,11 @@ from wia_quant.graph import source_sha256
 from wia_quant.grids import group_ranges
 from wia_quant.integers import PRODUCTS, Integers, integers_of
 from wia_quant.keras.beginning import begin_bias, begin_weight
+from wia_quant.keras.emit.activations import function_name
+from wia_quant.keras.placement import ROLES, Role
 from wia_quant.keras.quantize import with_biases
-from wia_quant.keras.steps import FAKE_QUANTIZE, FOLDS_BATCH_NORM, Step, Substituted
-from wia_quant.keras.trace import Keras, trace
+from wia_quant.keras.steps import FAKE_QUANTIZE, FOLDS_BATCH_NORM, Step, Substituted, activation_of
+from wia_quant.keras.trace import Keras, framework_of, trace
 from wia_quant.keras.values import array
 from wia_quant.keras.walk import Walk, is_known
 from wia_quant.keras.weights import WEIGHTS
@@ -82,6 +84,9 @@ def from_calibration(
         file = {}
         spans = (table if isinstance(table, CalibrationTable) else CalibrationTable.load(table)).ranges
     prepared = with_biases(model, _without_place(walk, file), exclude=exclude, input_shape=input_shape)
+    inside = _activated_inside(prepared)
+    if inside:
+        _log.warning("%s: %s", ", ".join(inside), _INSIDE)
     mapped = _map(prepared, folded.model.to_proto())
     begun = _begin_ranges(mapped, spans)
     if not begun and (spans or not isinstance(table, QuantizedModel)):
@@ -193,6 +198,15 @@ def _quantizers(prepared: Keras) -> list[Keras]:
     return [layer for layer in layers if type(layer).__name__ in UNWRAP and _ends(layer) is not None]
 
 
+def _activated_inside(prepared: Keras) -> list[str]:
+    """The layers of a tf_keras model that compute a table of levels from reals."""
+    if framework_of(prepared) != "tf_keras":
+        return []
+    wrapped = [layer.layer for layer in prepared._flatten_layers() if hasattr(layer, "_weight_vars")]
+    own = {layer.name: activation_of(layer) for layer in wrapped}
+    return [name for name, a in own.items() if a is not None and ROLES.get(function_name(a)) is Role.TABLE]
+
+
 def _ends(layer: Keras) -> tuple[Any, Any] | None:
     """The variables that hold the range of a fake quantizer of either Keras; None for a wrapper that has none."""
     if type(layer).__name__ == "FakeQuantize":
@@ -265,6 +279,10 @@ def _begin_weights(mapped: _Mapped, file: Mapping[str, Integers]) -> None:
         _log.log(logging.INFO if what is _RAISED else logging.WARNING, "%s: %s", ", ".join(names), what)
 
 
+_INSIDE: Final = (
+    "trains with no quantizer before the activation inside the layer, where the file of wia_quant.quantize has one, and"
+    " so does not begin as that file; make the activation a layer of its own (Activation behind it), or use Keras 3"
+)
 _JOINED: Final = "more than the layer is in the weights of the file; these begin as they are"
 _FLOAT: Final = "float in the file, though trained as integers; exclude it, or its weights begin as they are"
 _SHARED: Final = "a further call of a layer, which begins with the weights that the file has for its first"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from wia_quant.errors import ExportError
+from wia_quant.errors import ExportError, UsageError
 from wia_quant.files import check_writable, replacing
 from wia_quant.graph import save
 from wia_quant.keras.trace import Keras, flat, framework_of
@@ -60,11 +60,13 @@ def export(
         channels_first_io: as in ``to_onnx``.
         target: a built-in target or a .json file.
         force: overwrite ``path``.
-        verify: an array, or a list of them, on which the file in libwia is compared with the Keras model.
+        verify: an array, a list of them, or a dict of them by input name, on which the file in libwia is compared with
+            the Keras model.
 
     Raises:
         CalibrationError: a fake quantizer that saw no data.
         ExportError: a layer that has no ONNX form here, or a model without fake quantizers; names it.
+        UsageError: ``verify`` does not give each input one array.
     """
     if path is not None:
         check_writable([Path(path)], force=force)
@@ -93,10 +95,16 @@ def _compare(
 ) -> dict[str, tuple[float, float]]:
     from wia_quant.runtime import Session  # the native module is needed only here
 
-    inputs = [np.asarray(x) for x in (example if isinstance(example, list | tuple) else [example])]
-    wanted = model.predict(inputs if len(inputs) > 1 else inputs[0], verbose=0)
     session = Session(file.SerializeToString())
-    feeds = {i.name: _turned(x, channels_first_io) for i, x in zip(session.get_inputs(), inputs, strict=True)}
+    names = [i.name for i in session.get_inputs()]
+    inputs = _in_order(example, names)
+    # As the model takes them: by name where it was made so.
+    structure = getattr(model, "_inputs_struct" if framework_of(model) == "keras" else "_nested_inputs", None)
+    by_name = isinstance(structure, dict) and set(structure) == set(names)
+    wanted = model.predict(
+        dict(zip(names, inputs, strict=True)) if by_name else inputs if len(inputs) > 1 else inputs[0], verbose=0
+    )
+    feeds = {name: _turned(x, channels_first_io) for name, x in zip(names, inputs, strict=True)}
     outputs = session.run(None, feeds)
     named = dict(zip((o.name for o in session.get_outputs()), outputs, strict=True))
     # As the model's own outputs are flattened: a dict by its sorted keys, whatever order predict gives it.
@@ -107,6 +115,23 @@ def _compare(
         span = float(np.abs(want).max(initial=0)) or 1.0
         found[name] = (float(apart.max(initial=0)) / span, float((apart > _ROUNDING * span).mean()))
     return found
+
+
+def _in_order(example: Any, names: list[str]) -> list[npt.NDArray[Any]]:
+    """One array an input."""
+    if isinstance(example, Mapping):
+        unknown = [str(name) for name in example if name not in names]
+        missing = [name for name in names if name not in example]
+        if unknown or missing:
+            said = [f"has no input {', '.join(unknown)}"] * bool(unknown) + [f"needs {', '.join(missing)}"] * bool(
+                missing
+            )
+            raise UsageError(f"verify: the model {' and '.join(said)}; its inputs are {', '.join(names)}")
+        return [np.asarray(example[name]) for name in names]
+    given = [np.asarray(x) for x in (example if isinstance(example, list | tuple) else [example])]
+    if len(given) != len(names):
+        raise UsageError(f"verify: {len(given)} arrays for {len(names)} inputs: {', '.join(names)}")
+    return given
 
 
 def _turned(x: npt.NDArray[Any], channels_first_io: bool) -> npt.NDArray[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from wia_quant.errors import UsageError
 from wia_quant.keras.frameworks import require
 from wia_quant.keras.trace import Keras, framework_of
+from wia_quant.keras.wrappers import UNWRAP
 
 
 def quantize_model(model: Keras, *, exclude: Iterable[str] = (), input_shape: Any = None) -> Keras:
@@ -47,7 +48,10 @@ def freeze_batch_norm(model: Keras, frozen: bool = True) -> Keras:
     Usual schedule: for the last third of the training (Krishnamoorthi 2018, section 3.2.2). Compile the model again
     afterwards, as after every change of ``trainable``.
     """
-    for layer in model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers:
+    layers = list(model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers)
+    if framework_of(model) == "tf_keras" and any(type(layer).__name__ in UNWRAP for layer in layers):
+        require("wia_quant.keras.tf_keras.layers").settle(model)
+    for layer in layers:
         if type(layer).__name__ in ("BatchNormalization", "SyncBatchNormalization"):
             layer.trainable = not frozen
     return model

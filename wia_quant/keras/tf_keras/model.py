@@ -15,6 +15,7 @@ from tf_keras.src.engine.functional import Functional
 from wia_quant.errors import WiaError
 from wia_quant.keras import observing
 from wia_quant.keras.tf_keras.evaluation import Evaluation
+from wia_quant.keras.tf_keras.layers import settle
 from wia_quant.keras.tf_keras.quantizers import WiaActivationQuantizer
 from wia_quant.keras.trace import Keras
 from wia_quant.keras.wrappers import UNWRAP
@@ -103,6 +104,7 @@ def linked(model: Keras) -> Keras:
     for part in model._flatten_layers():
         if type(part) in _CLASSES and any(type(layer).__name__ in UNWRAP for layer in part.layers):
             part.__class__ = _CLASSES[type(part)]
+    settle(model)
     for cached in ("train_function", "test_function", "predict_function"):
         setattr(model, cached, None)
     return model

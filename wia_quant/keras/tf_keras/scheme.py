@@ -26,7 +26,6 @@ from tensorflow_model_optimization.python.core.quantization.keras import (
     quantize_layer,
     quantize_layout_transform,
     quantize_registry,
-    quantize_wrapper,
 )
 from tensorflow_model_optimization.python.core.quantization.keras.default_8bit import default_8bit_transforms
 from tensorflow_model_optimization.python.core.quantization.keras.graph_transformations import model_transformer
@@ -38,6 +37,7 @@ from wia_quant.keras.emit.table import key_of
 from wia_quant.keras.placement import Role, place
 from wia_quant.keras.steps import Step, split
 from wia_quant.keras.tf_keras.config import WiaQuantizeConfig
+from wia_quant.keras.tf_keras.layers import LAYERS
 from wia_quant.keras.tf_keras.model import MODELS, linked
 from wia_quant.keras.tf_keras.quantizers import WiaActivationQuantizer, WiaWeightQuantizer
 from wia_quant.keras.trace import Keras, require_float32, trace
@@ -49,28 +49,6 @@ from wia_quant.keras.wrappers import UNWRAP
 _OBJECTS: Final = {c.__name__: c for c in (WiaQuantizeConfig, WiaActivationQuantizer, WiaWeightQuantizer)}
 
 
-class _BuiltOnce:
-    """tfmot's layers do not say that they are built; when a .keras file is loaded they are built twice."""
-
-    built: bool
-
-    def build(self, input_shape: Any) -> None:
-        if self.built:
-            return
-        inner = getattr(self, "layer", None)
-        if inner is not None and not inner.built:  # as when the model was made: its weights are listed in that order
-            inner.build(input_shape)
-            inner.built = True
-        super().build(input_shape)  # type: ignore[misc]
-        self.built = True
-
-
-_LAYERS: Final = {
-    cls.__name__: type(cls.__name__, (_BuiltOnce, cls), {})
-    for cls in (quantize_layer.QuantizeLayer, quantize_wrapper.QuantizeWrapper, quantize_wrapper.QuantizeWrapperV2)
-}
-
-
 def quantize_scope(*args: Any) -> Any:
     """As tfmot's own, with the classes of the wia scheme: for loading models that are quantized with it.
 
@@ -78,7 +56,7 @@ def quantize_scope(*args: Any) -> Any:
     """
     stack = contextlib.ExitStack()
     stack.enter_context(tfmot.quantize_scope(*args, _OBJECTS))
-    stack.enter_context(tf_keras.utils.custom_object_scope({**_LAYERS, **MODELS}))
+    stack.enter_context(tf_keras.utils.custom_object_scope({**LAYERS, **MODELS}))
     return stack
 
 
