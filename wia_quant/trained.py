@@ -141,7 +141,7 @@ def _untrained(model: Model, plan: Plan, encodings: Encodings) -> dict[str, str]
     return (
         _readers_without_grid(model, plan, encodings)
         | _float_weights(model, plan, encodings)
-        | _joined_on_two_grids(model, plan, encodings)
+        | (_moved_between_two_grids(model, plan, encodings) or _joined_on_two_grids(model, plan, encodings))
     )
 
 
@@ -159,6 +159,25 @@ def _joined_on_two_grids(model: Model, plan: Plan, encodings: Encodings) -> dict
         and node.name in quantized
         and any(len(spans.get(plan.activations[v].group, ())) > 1 for v in node.inputs if v in plan.activations)
     }
+
+
+def _moved_between_two_grids(model: Model, plan: Plan, encodings: Encodings) -> dict[str, str]:
+    """The movers behind which training rounds to another grid than before: reals are moved, each rounded on its own."""
+    quantized = {decision.node for decision in plan.decisions if decision.quantized}
+    grids = {name: range_of(qp) for name, qp in encodings.activations.items()}
+    found: dict[str, str] = {}
+    for _, node in model.nodes():
+        if node.name not in quantized or operator(model, node).kind is not Kind.MOVES:
+            continue
+        inputs = [name for name in node.inputs if name in plan.activations][:1]
+        before = {grids[name] for name in inputs if name in grids}
+        behind = {grids[name] for name in node.outputs if name in grids}
+        if len(before | behind) > 1:
+            found[node.name] = "training put what it moves on another grid than before"
+        elif before or behind:
+            # What has no grid of its own is on that of the other side.
+            grids.update(dict.fromkeys((*inputs, *node.outputs), next(iter(before | behind))))
+    return found
 
 
 def _readers_without_grid(model: Model, plan: Plan, encodings: Encodings) -> dict[str, str]:

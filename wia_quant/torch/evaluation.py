@@ -364,7 +364,7 @@ def _move(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Callable
         return None
     args, kwargs = pytree.tree_map(lambda v: v.q if isinstance(v, Levels) else v, (args, kwargs), is_leaf=_is_value)
     moved = _call(node, target, args, kwargs)
-    return pytree.tree_map(lambda q: Levels(q, grid) if isinstance(q, torch.Tensor) else q, moved)
+    return pytree.tree_map(lambda q: Levels(q, grid) if _is_float(q) else q, moved)  # but for indices
 
 
 def _float(node: fx.Node, target: Any, args: Any, kwargs: Any, on_reals: Callable[[], Any]) -> Value:

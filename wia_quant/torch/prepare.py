@@ -41,7 +41,7 @@ from wia_quant.torch.product import (
     type_of,
 )
 from wia_quant.torch.qconfig import get_default_qat_qconfig, get_default_qconfig, get_qconfig
-from wia_quant.torch.roles import FUNCTIONS, HALVES, MODULES, OPERATORS, Role
+from wia_quant.torch.roles import EXTREMES, FUNCTIONS, HALVES, MODULES, OPERATORS, Role
 from wia_quant.torch.trace import ByMode, PrepareError, is_mover_in_evaluation, require_default, trace
 from wia_quant.torch.usable import copied, require_model, require_own_weights
 
@@ -352,7 +352,7 @@ def _roles(model: nn.Module, graph: fx.Graph, choice: Choice, made: Preparation,
         roles[node] = Role.FLOAT
         if not node.op.startswith("call") or node.target is require_default or _is_number(model, node):
             continue
-        if node.target is operator.getitem and not _is_slice(node) and roles[node.all_input_nodes[0]] is Role.FLOAT:
+        if _is_part(node) and (roles[node.all_input_nodes[0]] is Role.FLOAT or _is_index(node)):
             continue  # one of several results or inputs: a source
         role = _role_by_table(model, node)
         if is_constant(node) and role is not Role.MOVER and not halves:
@@ -383,6 +383,10 @@ def _role_by_table(model: nn.Module, node: fx.Node) -> Role | None:
     if node.target is functional.interpolate:
         mode = node.kwargs.get("mode", node.args[3] if len(node.args) > 3 else "nearest")
         return Role.MOVER if mode == "nearest" else Role.ARITHMETIC
+    if node.target in EXTREMES and len(node.all_input_nodes) > 1:
+        return None  # of two tensors
+    if node.target is getattr:
+        return Role.MOVER if node.args[1] in _VIEWS else None
     if node.op == "call_method":
         return OPERATORS.get(str(node.target))
     return FUNCTIONS.get(node.target)  # type: ignore[arg-type]
@@ -401,9 +405,20 @@ def _why_float(model: nn.Module, node: fx.Node) -> str:
     return f"{type(module).__name__} has no integer form"
 
 
-def _is_slice(node: fx.Node) -> bool:
-    """True for x[:, 0], False for pair[0] and features["pixels"]."""
-    return not isinstance(node.args[1], int | str)
+def _is_part(node: fx.Node) -> bool:
+    """True for pair[0], features["pixels"] and x.max(1).values, False for x[:, 0]."""
+    if node.target is getattr:
+        return node.args[1] in ("values", "indices")
+    return node.target is operator.getitem and isinstance(node.args[1], int | str)
+
+
+def _is_index(node: fx.Node) -> bool:
+    """True for x.max(1).indices and x.max(1)[1]."""
+    return node.args[1] in (1, "indices") and node.all_input_nodes[0].target in EXTREMES
+
+
+#: Attributes that are values of their owner.
+_VIEWS: Final = ("values",)
 
 
 def _fill(node: fx.Node) -> Any:  # Any: a number of the traced code

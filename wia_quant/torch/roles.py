@@ -62,6 +62,7 @@ MODULES: Final[Mapping[type[nn.Module], Role]] = MappingProxyType(
         nn.MaxPool1d: Role.MOVER,
         nn.MaxPool2d: Role.MOVER,
         nn.MaxPool3d: Role.MOVER,
+        **dict.fromkeys((nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), Role.MOVER),
         nn.Identity: Role.MOVER,
         nn.Dropout: Role.MOVER,
         nn.Dropout1d: Role.MOVER,
@@ -117,6 +118,14 @@ FUNCTIONS: Final[Mapping[Callable[..., Any], Role]] = MappingProxyType(
         functional.max_pool2d: Role.MOVER,
         torch.max_pool2d: Role.MOVER,
         functional.max_pool1d: Role.MOVER,
+        functional.max_pool3d: Role.MOVER,
+        functional.adaptive_max_pool1d: Role.MOVER,
+        functional.adaptive_max_pool2d: Role.MOVER,
+        functional.adaptive_max_pool3d: Role.MOVER,
+        torch.amax: Role.MOVER,
+        torch.amin: Role.MOVER,
+        torch.max: Role.MOVER,  # of one tensor; prepare.py sees to two
+        torch.min: Role.MOVER,
         functional.dropout: Role.MOVER,
         functional.dropout2d: Role.MOVER,
         functional.pixel_shuffle: Role.MOVER,
@@ -141,6 +150,9 @@ FUNCTIONS: Final[Mapping[Callable[..., Any], Role]] = MappingProxyType(
 MATRIX_PRODUCTS: Final[frozenset[Callable[..., Any] | str]] = frozenset(
     {operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"}
 )
+
+#: The largest or smallest of one tensor, which is one of its values; of two tensors it is none of either.
+EXTREMES: Final[frozenset[Callable[..., Any] | str]] = frozenset({torch.max, torch.min, "max", "min"})
 
 #: Further functions that compute in float16 where float16 is the scheme; they have no integers of their own.
 HALVES: Final[frozenset[Callable[..., Any] | str]] = frozenset(
@@ -199,6 +211,13 @@ OPERATORS: Final[Mapping[str, Role]] = MappingProxyType(
         "max_pool1d": Role.MOVER,
         "max_pool2d": Role.MOVER,
         "max_pool3d": Role.MOVER,
+        "adaptive_max_pool1d": Role.MOVER,
+        "adaptive_max_pool2d": Role.MOVER,
+        "adaptive_max_pool3d": Role.MOVER,
+        "amax": Role.MOVER,
+        "amin": Role.MOVER,
+        "max": Role.MOVER,
+        "min": Role.MOVER,
         "dropout": Role.MOVER,
         "dropout_": Role.MOVER,
         "feature_dropout": Role.MOVER,
