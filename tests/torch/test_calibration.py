@@ -112,10 +112,92 @@ def test_a_module_without_bias_gets_one_for_the_correction() -> None:
     assert_same_integers(wia.export(prepared, picture()).model, quantized.model)
 
 
-def test_a_file_of_other_weights_is_an_error() -> None:
-    quantized = wia_quant.quantize(Residual().eval(), data=[picture()])
-    with pytest.raises(CalibrationError, match="weights of no product of this one"):
-        wia.from_calibration(Residual().eval(), quantized, picture())
+def small(act: type[nn.Module] = nn.ReLU) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), act(), nn.Conv2d(4, 5, 1)).eval()
+
+
+@pytest.mark.parametrize("change", ["weight.neg_()", "weight.mul_(3)", "bias.add_(5)", "another activation"])
+def test_a_result_of_another_model_or_of_weights_since_changed_is_an_error(change: str) -> None:
+    net = small()
+    quantized = wia_quant.quantize(net, data=[picture()])
+    with torch.no_grad():
+        if change == "weight.neg_()":
+            net.get_parameter("3.weight").neg_()
+        elif change == "weight.mul_(3)":
+            net.get_parameter("3.weight").mul_(3)
+        elif change == "bias.add_(5)":
+            net.get_parameter("3.bias").add_(5)
+        else:
+            net = small(nn.ReLU6)
+    with pytest.raises(CalibrationError, match="weights have changed since: quantize it again"):
+        wia.from_calibration(net, quantized, picture())
+
+
+def test_a_table_of_weights_since_changed_gives_its_ranges_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    net = small()
+    table = wia_quant.quantize(net, data=[picture()]).table
+    with caplog.at_level(logging.WARNING, logger="wia_quant"):
+        wia.from_calibration(net, table, picture())
+        assert "weights have changed" not in caplog.text
+        with torch.no_grad():
+            net.get_parameter("3.bias").add_(0.01)
+        wia.from_calibration(net, table, picture())
+    assert "made of another model, or this one's weights have changed since" in caplog.text
+
+
+def assert_begins_as_the_file(net: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
+    batches = [picture() for _ in range(2)]
+    quantized = wia_quant.quantize(net.eval(), data=batches)
+    with caplog.at_level(logging.WARNING, logger="wia_quant"):
+        prepared = wia.from_calibration(net, quantized, batches[0]).eval()
+    assert "begin as they are" not in caplog.text
+    session = quantized.session()
+    want = session.run(None, {session.get_inputs()[0].name: batches[0][0].numpy()})[0]
+    with torch.no_grad():
+        got = prepared(*batches[0]).numpy()
+    assert np.abs(got - want).max() <= 0.01 * np.abs(want).max()
+
+
+def test_layers_of_clipped_weights_have_one_scale_and_each_begins_with_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(*(m for _ in range(3) for m in (nn.Conv2d(3, 3, 3, padding=1), nn.ReLU())), nn.Conv2d(3, 2, 1))
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(4).clamp_(-0.2, 0.2)
+    assert_begins_as_the_file(net, caplog)
+
+
+class Branches(nn.Module):
+    """Convolutions side by side on one input: the first two are the same, or the negative of each other."""
+
+    def __init__(self, sign: float) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(3))
+        with torch.no_grad():
+            self.b.weight.copy_(self.a.weight * sign)
+            self.c.weight.copy_(self.a.weight.flip(2))
+            for conv in (self.b, self.c):
+                assert conv.bias is not None
+                assert self.a.bias is not None
+                conv.bias.copy_(self.a.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.relu(conv(x)) * (n + 1) for n, conv in enumerate((self.a, self.b, self.c))], 1)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_branches_of_one_scale_each_begin_with_their_own_weights(sign: float, caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    assert_begins_as_the_file(Branches(sign), caplog)
+
+
+def test_a_net_of_zero_weights_only_is_not_taken_for_another(caplog: pytest.LogCaptureFixture) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, groups=3))
+    nn.init.zeros_(net[0].weight)  # type: ignore[arg-type]
+    assert_begins_as_the_file(net, caplog)
 
 
 def test_samples_shown_before_training_give_the_ranges_of_calibration() -> None:

@@ -1,80 +1,127 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers of a file -> the weights and biases of a prepared model: those whose grids give these integers."""
+"""Integers of a file -> the weights and biases of a prepared model: those whose grids give these integers.
+
+A product of the file is known by its place in the graph and by the float weight that its levels were made of.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
 from wia_quant.affine import INT8_NARROW
-from wia_quant.errors import CalibrationError
-from wia_quant.integers import Floats, Integers, Levels, Scales, integers_of, weight_of
+from wia_quant.integers import PRODUCTS, Floats, Integers, Levels, Scales, weight_of
 from wia_quant.torch.product import CHANNEL_AXIS, QuantizedProduct, type_of
 
 _log = logging.getLogger(__name__)
 
-#: How near the scales of a file are to those of the weights that it was made of: float32 folds in another order.
+_T = TypeVar("_T", bound=np.generic)
+
+#: The operators that lead to a tensor, and which of several such it is in the graph's order.
+Place = tuple[str, int]
+
+#: How near a folded weight is to that of the float graph, of the largest of its channel: float32 in another order.
 _ALIKE: Final = 1e-4
 
 
-def begin_weights(prepared: nn.Module, proto: onnx.ModelProto) -> None:
-    """Gives every product the weight and bias that the file has for it; a file's product is known by its scales.
+def begin_weights(prepared: nn.Module, file: Mapping[str, Integers], nodes: Mapping[str, str]) -> None:
+    """Gives every product the weight and bias that the file has for it; one that it has none for is said on the log.
 
-    Raises:
-        CalibrationError: the file has the weights of none of the products.
+    Args:
+        prepared: what ``prepare_qat`` returned; changed.
+        file: name of a node -> its integers.
+        nodes: path of a product -> its node, where there is one of its weight alone.
     """
-    file = integers_of(proto)
-    said: dict[str, list[str]] = {}
-    products = {name: m for name, m in prepared.named_modules() if isinstance(m, QuantizedProduct)}
-    begun = 0
-    for name, product in products.items():
-        found = _found(product, file)
-        if found is None:
-            said.setdefault(_UNKNOWN, []).append(name)
+    without = []
+    for name, product in _products(prepared).items():
+        node = nodes.get(name)
+        if node is None or node not in file or not _is_alike(product):
+            without.append(name)
             continue
-        begun += 1
-        _begin_weight(product, *found)
-        if found[0].bias is not None:
-            _begin_bias(product, found[0].bias)
-    if not begun and products:
-        raise CalibrationError("the quantized model has the weights of no product of this one; it was made of another")
-    for what, names in said.items():
-        _log.warning("%s: %s", ", ".join(names), what)
+        _begin_weight(product, file[node], _as_in_torch(file[node].node, file[node].levels))
+        bias = file[node].bias
+        if bias is not None:
+            _begin_bias(product, bias)
+    if without:
+        _log.warning("%s: %s", ", ".join(without), _UNKNOWN)
 
 
 _UNKNOWN: Final = "the file has no product with its weights, which begin as they are"
 
 
-def _found(product: QuantizedProduct, file: Mapping[str, Integers]) -> tuple[Integers, Levels] | None:
-    """The first product of the file with the scales of this one, and its levels in torch's order."""
-    module = product.product
+def products_at(
+    prepared: nn.Module,
+    at: Mapping[str, tuple[str, int]],
+    proto: onnx.ModelProto,
+    places: Mapping[str, tuple[str, int]],
+) -> dict[str, str]:
+    """Path of a product -> the node of ``proto`` that has its weight and its place.
+
+    Args:
+        prepared: what ``prepare_qat`` returned.
+        at: path of a product -> the place of its result.
+        proto: the folded float model.
+        places: tensor of it -> its place.
+    """
+    constants = {t.name: t for t in proto.graph.initializer}
+    there: dict[str, list[tuple[int, onnx.NodeProto]]] = {}
+    for node in proto.graph.node:
+        if node.op_type in PRODUCTS and node.input[PRODUCTS[node.op_type]] in constants:
+            path, n = places[node.output[0]]
+            there.setdefault(path, []).append((n, node))
+    found: dict[str, str] = {}
+    for name, product in _products(prepared).items():
+        path, n = at.get(name, ("", 0))
+        same = [
+            (node.name in found.values(), abs(m - n), node.name)
+            for m, node in there.get(path, ())
+            if _is_near(product, _as_in_torch(node, _weight(constants[node.input[PRODUCTS[node.op_type]]])))
+        ]
+        if same:  # one that is taken already only where equal layers became one node
+            found[name] = min(same)[2]
+    return found
+
+
+def _products(prepared: nn.Module) -> dict[str, QuantizedProduct]:
+    return {name: m for name, m in prepared.named_modules() if isinstance(m, QuantizedProduct)}
+
+
+def _is_alike(product: QuantizedProduct) -> bool:
+    """Whether it trains on the grid that the file has."""
     quantizer = product.weight_fake_quantize
-    if quantizer.qtype != INT8_NARROW or quantizer.axis is None or parametrize.is_parametrized(module):
-        return None
-    weight = _folded(product)
-    axis = CHANNEL_AXIS[type_of(module)]
-    wanted = np.abs(np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)).max(axis=1) / INT8_NARROW.qmax
-    for one in file.values():
-        turned = one.node.op_type == "MatMul" or (one.node.op_type == "Gemm" and not _is_transposed(one.node))
-        levels = one.levels.T if turned else one.levels
-        scale = np.broadcast_to(one.scale.reshape(-1), wanted.shape) if one.scale.size in (1, wanted.size) else None
-        if levels.shape != weight.shape or scale is None:
-            continue
-        # A scale may have been raised for a bias, or be another channel's where all is zero.
-        if (np.abs(scale - wanted) <= _ALIKE * wanted)[wanted > 0].mean() > _MOST:
-            return one, levels
-    return None
+    return (
+        quantizer.qtype == INT8_NARROW
+        and quantizer.axis is not None
+        and not parametrize.is_parametrized(product.product)
+    )
 
 
-#: The share of the channels whose scales must be those of the weights.
-_MOST: Final = 0.5
+def _is_near(product: QuantizedProduct, weight: Scales) -> bool:
+    """Whether ``weight`` is the product's, but for the order in which a BatchNorm was folded in."""
+    ours = _folded(product)
+    if ours.shape != weight.shape:
+        return False
+    axis = CHANNEL_AXIS[type_of(product.product)]
+    others = tuple(i for i in range(ours.ndim) if i != axis)
+    return bool((np.abs(ours - weight) <= _ALIKE * np.abs(ours).max(axis=others, keepdims=True)).all())
+
+
+def _weight(tensor: onnx.TensorProto) -> Scales:
+    return onnx.numpy_helper.to_array(tensor)
+
+
+def _as_in_torch(node: onnx.NodeProto, weight: npt.NDArray[_T]) -> npt.NDArray[_T]:
+    """``weight`` of a node in the order that torch keeps it."""
+    turned = node.op_type == "MatMul" or (node.op_type == "Gemm" and not _is_transposed(node))
+    return weight.T if turned else weight
 
 
 def _is_transposed(node: onnx.NodeProto) -> bool:

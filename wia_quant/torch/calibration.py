@@ -6,8 +6,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +24,20 @@ from wia_quant.errors import CalibrationError, DataError, UsageError
 from wia_quant.exporters.encodings import take_apart
 from wia_quant.graph import Model
 from wia_quant.grids import group_ranges
+from wia_quant.integers import PRODUCTS, integers_of
 from wia_quant.prepare import prepare as fold
 from wia_quant.quantizer import QuantizedModel
 from wia_quant.table import CalibrationTable
-from wia_quant.torch.beginning import begin_weights
+from wia_quant.torch.beginning import Place, begin_weights, products_at
 from wia_quant.torch.export import OPSET, float_onnx, to_onnx
 from wia_quant.torch.fake_quantize import FakeQuantize
-from wia_quant.torch.freeze import freeze
+from wia_quant.torch.freeze import FrozenProduct, freeze
 from wia_quant.torch.observers import CurrentMinMaxObserver, MinMaxObserver
 from wia_quant.torch.prepare import prepare_qat
 from wia_quant.torch.usable import positional
 from wia_quant.torch.verify import arguments
+
+_log = logging.getLogger(__name__)
 
 
 def from_calibration(
@@ -60,45 +65,64 @@ def from_calibration(
         exclude: likewise.
 
     Raises:
-        CalibrationError: the table has a range for none of the model's tensors, or the file none of its weights: it
-            belongs to another.
+        CalibrationError: the table has a range for none of the model's tensors, or the result is of another model, or
+            of this one before its weights changed. Of a table alone the latter is said on the log.
         TableError: a file that is no table.
     """
-    folded = fold(float_onnx(model, example), opset=OPSET).model
+    if not isinstance(table, CalibrationTable | QuantizedModel):
+        table = CalibrationTable.load(table)
+    source = fold(float_onnx(model, example), opset=OPSET)
+    _require_same(table, source.sha256)
+    folded = source.model
     ranges = _ranges(table, folded)
-    known = _places(folded.to_proto())
+    proto = folded.to_proto()
+    known = _places(proto)
     span_of = {place: ranges[name] for name, place in known.items() if name in ranges}
     prepared = prepare_qat(model, qconfig=qconfig, exclude=exclude)
     quantizers = [m for m in prepared.modules() if isinstance(m, FakeQuantize) and m.observer.has_history]
     begun = 0
-    for place, index in _quantized_places(prepared, example).items():
+    marked = _marked_places(prepared, example)
+    for place, index in marked.quantizers.items():
         if place in span_of:
             _begin(quantizers[index], span_of[place])
             begun += 1
     if not begun and (ranges or not isinstance(table, QuantizedModel)):
         raise CalibrationError("the table has a range for no tensor of this model; it was made of another one")
     if isinstance(table, QuantizedModel):
-        begin_weights(prepared, table.model)
+        nodes = products_at(prepared, marked.products, proto, known)
+        begin_weights(prepared, integers_of(table.model), nodes)
     return prepared
 
 
-def _ranges(table: str | Path | CalibrationTable | QuantizedModel, folded: Model) -> Mapping[str, Range]:
+def _require_same(table: CalibrationTable | QuantizedModel, sha256: str) -> None:
+    """Nothing, where this very model was quantized; ranges alone may begin another training, which is said."""
+    if isinstance(table, CalibrationTable):
+        if table.model_sha256 != sha256:
+            _log.warning("the table was made of another model, or this one's weights have changed since")
+        return
+    if {p.key: p.value for p in table.model.metadata_props}["wia.source_sha256"] != sha256:
+        raise CalibrationError(
+            "the quantized model was made of another one, or this one's weights have changed since: quantize it again"
+        )
+
+
+def _ranges(table: CalibrationTable | QuantizedModel, folded: Model) -> Mapping[str, Range]:
     """Tensor -> its range; with a file's plan that of all tensors it shares its grid with."""
-    if not isinstance(table, QuantizedModel):
-        return (table if isinstance(table, CalibrationTable) else CalibrationTable.load(table)).ranges
+    if isinstance(table, CalibrationTable):
+        return table.ranges
     groups = group_ranges(folded, table.plan, table.table.ranges)
     return {name: groups[activation.group] for name, activation in table.plan.activations.items()}
 
 
-def _places(proto: onnx.ModelProto) -> dict[str, str]:
-    """Tensor -> where it is: the operators that lead to it, and which of several such it is in the graph's order."""
+def _places(proto: onnx.ModelProto) -> dict[str, Place]:
+    """Tensor -> where it is."""
     known = {t.name: f"constant {list(t.dims)}" for t in proto.graph.initializer}
-    found: dict[str, str] = {}
+    found: dict[str, Place] = {}
     counts: Counter[str] = Counter()
 
     def add(name: str, path: str) -> None:
         known[name] = hashlib.sha256(path.encode()).hexdigest()
-        found[name] = f"{known[name]} {counts[known[name]]}"
+        found[name] = known[name], counts[known[name]]
         counts[known[name]] += 1
 
     for n, info in enumerate(proto.graph.input):
@@ -110,8 +134,22 @@ def _places(proto: onnx.ModelProto) -> dict[str, str]:
     return found
 
 
-def _quantized_places(prepared: nn.Module, example: Any) -> dict[str, int]:
-    """Place -> which of the observed fake quantizers is there, seen by a scale of its own for each."""
+@dataclass(frozen=True)
+class _Marked:
+    """Where in the graph the parts of a prepared model are.
+
+    Attributes:
+        quantizers: place -> which of the observed fake quantizers is there.
+        products: path of a product -> the place of its result, of its first call; without those into whose weight
+            more than a BatchNorm is folded.
+    """
+
+    quantizers: dict[Place, int]
+    products: dict[str, Place]
+
+
+def _marked_places(prepared: nn.Module, example: Any) -> _Marked:
+    """Sees the parts by numbers of their own: a scale for each quantizer, a weight for each product."""
     marked = copy.deepcopy(prepared).eval()
     quantizers = [m for m in marked.modules() if isinstance(m, FakeQuantize) and m.observer.has_history]
     for n, quantizer in enumerate(quantizers):
@@ -121,11 +159,23 @@ def _quantized_places(prepared: nn.Module, example: Any) -> dict[str, int]:
     for module in marked.modules():
         if isinstance(module, FakeQuantize) and isinstance(module.observer, CurrentMinMaxObserver):
             _begin(module, Range(-1.0, 1.0))
-    encodings = take_apart(to_onnx(freeze(marked), example))
-    places = _places(fold(encodings.model, opset=OPSET).model.to_proto())
+    frozen = freeze(marked)
+    names = {n: name for n, (name, m) in enumerate(frozen.named_modules()) if isinstance(m, FrozenProduct)}
+    for n, name in names.items():
+        frozen.get_submodule(name).get_parameter("weight").fill_(_mark(n))
+    encodings = take_apart(to_onnx(frozen, example))
+    proto = fold(encodings.model, opset=OPSET).model.to_proto()
+    places = _places(proto)
     marks = {float(np.float32(_mark(n))): n for n in range(len(quantizers))}
     by_tensor = {name: marks.get(float(qp.scale)) for name, qp in encodings.activations.items()}
-    return {places[name]: n for name, n in by_tensor.items() if n is not None and name in places}
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
+    by_mark = {_mark(n): name for n, name in names.items()}
+    products: dict[str, Place] = {}
+    for node in proto.graph.node:
+        weight = constants.get(node.input[PRODUCTS[node.op_type]]) if node.op_type in PRODUCTS else None
+        if weight is not None and weight.size and (weight == weight.flat[0]).all() and weight.flat[0] in by_mark:
+            products.setdefault(by_mark[float(weight.flat[0])], places[node.output[0]])
+    return _Marked({places[name]: n for name, n in by_tensor.items() if n is not None and name in places}, products)
 
 
 def _mark(n: int) -> float:
