@@ -170,36 +170,6 @@ def test_layers_of_clipped_weights_have_one_scale_and_each_begins_with_its_own(
     assert_begins_as_the_file(net, caplog)
 
 
-class Branches(nn.Module):
-    """Convolutions side by side on one input: the first two are the same, or the negative of each other."""
-
-    def __init__(self, sign: float) -> None:
-        super().__init__()
-        self.a, self.b, self.c = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(3))
-        with torch.no_grad():
-            self.b.weight.copy_(self.a.weight * sign)
-            self.c.weight.copy_(self.a.weight.flip(2))
-            for conv in (self.b, self.c):
-                assert conv.bias is not None
-                assert self.a.bias is not None
-                conv.bias.copy_(self.a.bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([torch.relu(conv(x)) * (n + 1) for n, conv in enumerate((self.a, self.b, self.c))], 1)
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_branches_of_one_scale_each_begin_with_their_own_weights(sign: float, caplog: pytest.LogCaptureFixture) -> None:
-    torch.manual_seed(0)
-    assert_begins_as_the_file(Branches(sign), caplog)
-
-
-def test_a_net_of_zero_weights_only_is_not_taken_for_another(caplog: pytest.LogCaptureFixture) -> None:
-    net = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, groups=3))
-    nn.init.zeros_(net[0].weight)  # type: ignore[arg-type]
-    assert_begins_as_the_file(net, caplog)
-
-
 def test_samples_shown_before_training_give_the_ranges_of_calibration() -> None:
     net, batches = Residual().eval(), [picture() for _ in range(3)]
     calibrated, prepared = wia.prepare(net), wia.prepare_qat(net, qconfig=wia.get_default_qconfig()).train()
