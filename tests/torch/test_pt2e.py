@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -161,3 +162,23 @@ def test_without_torchao_one_error_names_the_extra() -> None:
     code = "import sys; sys.modules['torchao'] = None; import wia_quant.torch, wia_quant.torch.pt2e"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "MissingExtraError: torchao is not installed; install it with: pip install 'wia-quant[pt2e]'" in done.stderr
+
+
+class _Extremes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.c(torch.max(self.a(x), self.b(x) * 3).amax((2, 3)))
+
+
+def test_the_largest_of_two_tensors_is_no_mover_that_of_one_is() -> None:
+    x = torch.randn(4, 3, 6, 6)
+    program = quantize_pt2e.prepare_pt2e(capture(_Extremes().eval(), (x,)), WiaQuantizer())
+    with torch.no_grad():
+        wanted = program(x).numpy()
+    file = wia.export(program, (x,)).model
+    session = Session(file.SerializeToString())
+    (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert np.abs(got - wanted).max() <= 0.02 * np.abs(wanted).max()

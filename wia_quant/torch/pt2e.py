@@ -33,7 +33,7 @@ from wia_quant.torch.observers import AbsMaxObserver, CurrentMinMaxObserver
 from wia_quant.torch.paths import get, holder_of
 from wia_quant.torch.placement import Placement, is_matrix_product, place
 from wia_quant.torch.qconfig import get_default_qat_qconfig
-from wia_quant.torch.roles import OPERATORS, Role
+from wia_quant.torch.roles import EXTREMES, OPERATORS, Role
 from wia_quant.torch.verify import arguments
 
 
@@ -390,6 +390,8 @@ def _role_by_table(node: fx.Node) -> Role:
     if node.target is operator.getitem:  # one of the parts of a split
         role = _role_by_table(node.all_input_nodes[0])
         return role if role is Role.MOVER else Role.FLOAT
+    if _aten(node) in EXTREMES and len(node.all_input_nodes) > 1:
+        return Role.FLOAT  # of two tensors
     fill = {"pad": 3, "constant_pad_nd": 2}.get(_aten(node))  # its place among the arguments
     if fill is not None and len(node.args) > fill and node.args[fill]:
         return Role.FLOAT  # what it fills with may be no level
