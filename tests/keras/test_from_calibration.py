@@ -213,6 +213,18 @@ def test_a_subclassed_model_is_the_one_that_was_quantized(named: bool) -> None:
     assert_same_integers(export(prepared).model, file.model)
 
 
+def test_a_tensor_that_the_file_has_in_float_needs_no_range_to_be_exported() -> None:
+    keras = framework("keras")
+    inputs, x = keras.Input((16, 16, 3), name="image"), pictures()
+    hidden = keras.layers.GroupNormalization(4)(keras.layers.Conv2D(8, 3, strides=2)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(5)(keras.layers.Flatten()(hidden)))
+    file = wia_quant.quantize(model, data=x)
+    prepared = from_calibration(model, file)
+    exported = export(prepared, verify=x)
+    assert set(activation_grids(exported.model)) <= set(activation_grids(file.model))
+    assert all(largest < 1e-4 for largest, _ in exported.differences.values())
+
+
 def test_a_model_whose_input_has_no_name_is_the_one_that_was_quantized() -> None:
     keras = framework("keras")
     inputs = keras.Input((16, 16, 3))

@@ -83,11 +83,16 @@ def from_calibration(
         folded = prepare(source, opset=_OPSET)
         file = {}
         spans = (table if isinstance(table, CalibrationTable) else CalibrationTable.load(table)).ranges
-    prepared = with_biases(model, _without_place(walk, file), exclude=exclude, input_shape=input_shape)
+    biased, proto = _without_place(walk, file), folded.model.to_proto()
+    prepared = with_biases(model, biased, exclude=exclude, input_shape=input_shape)
+    mapped = _map(prepared, proto)
+    rangeless = _rangeless(mapped, spans)
+    if rangeless:
+        prepared = with_biases(model, biased, rangeless=rangeless, exclude=exclude, input_shape=input_shape)
+        mapped = _map(prepared, proto)
     inside = _activated_inside(prepared)
     if inside:
         _log.warning("%s: %s", ", ".join(inside), _INSIDE)
-    mapped = _map(prepared, folded.model.to_proto())
     begun = _begin_ranges(mapped, spans)
     if not begun and (spans or not isinstance(table, QuantizedModel)):
         raise CalibrationError("the table has a range for no tensor of this model; it was made of another one")
@@ -239,6 +244,12 @@ def _in_float32(span: Range) -> tuple[float, float]:
 
 #: Units in the last place that an end is moved at most.
 _NEAR: Final = 4
+
+
+def _rangeless(mapped: _Mapped, spans: Mapping[str, Range]) -> frozenset[str]:
+    """The tensors of our quantizers for which there is no range: the file has them in float."""
+    known = {id(layer) for layer, _, name in mapped.quantizers if name in spans}
+    return frozenset(getattr(layer, "tensor", "") for layer, *_ in mapped.quantizers if id(layer) not in known) - {""}
 
 
 def _begin_ranges(mapped: _Mapped, spans: Mapping[str, Range]) -> int:

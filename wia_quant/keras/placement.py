@@ -113,6 +113,16 @@ class Placement:
         end = self.bounded.get(id(value), id(value))
         return end if end in self.quantized else None
 
+    def leave_float(self, names: frozenset[str], steps: list[Step]) -> None:
+        """Takes the quantizers of these names away, where all that reads their tensors stays float."""
+        needed = {
+            self.quantized.get(self.grids[id(v)])
+            for step in steps
+            if self.roles[id(step)] not in (Role.FLOAT, Role.MOVER)
+            for v in step.inputs
+        }
+        self.quantized = {key: name for key, name in self.quantized.items() if name not in names or name in needed}
+
     def reads_rounded(self, step: Step, value: Value, producer: Step | None) -> bool:
         """Whether ``step`` takes the rounded values of a quantized tensor.
 

@@ -30,12 +30,22 @@ def quantize_model(model: Keras, *, exclude: Iterable[str] = (), input_shape: An
     return with_biases(model, frozenset(), exclude=exclude, input_shape=input_shape)
 
 
-def with_biases(model: Keras, biased: frozenset[str], *, exclude: Iterable[str] = (), input_shape: Any = None) -> Keras:
-    """As ``quantize_model``; the layers named in ``biased``, which have no bias, get one of zeros."""
+def with_biases(
+    model: Keras,
+    biased: frozenset[str],
+    *,
+    rangeless: frozenset[str] = frozenset(),
+    exclude: Iterable[str] = (),
+    input_shape: Any = None,
+) -> Keras:
+    """As ``quantize_model``; the layers named in ``biased``, which have no bias, get one of zeros.
+
+    Of Keras 3, quantizers of tensors named in ``rangeless``, which only float layers read, are left out.
+    """
     framework = framework_of(model)
     if framework == "keras":
         return require("wia_quant.keras.keras3.prepare").quantize_model(
-            model, exclude=exclude, input_shape=input_shape, biased=biased
+            model, exclude=exclude, input_shape=input_shape, biased=biased, rangeless=rangeless
         )
     if framework == "tf_keras":
         return require("wia_quant.keras.tf_keras.scheme").quantize_model(model, exclude=exclude, biased=biased)

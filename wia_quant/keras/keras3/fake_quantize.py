@@ -57,6 +57,8 @@ class FakeQuantize(keras.layers.Layer):
     lo: Any
     hi: Any
     seen: Any
+    #: The tensor's name where the model was made; not saved.
+    tensor: str = ""
 
     def __init__(self, averaging_constant: float = AVERAGING_CONSTANT, sites: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -31,6 +31,7 @@ def quantize_model(
     exclude: Iterable[str] = (),
     input_shape: Any = None,
     biased: frozenset[str] = frozenset(),
+    rangeless: frozenset[str] = frozenset(),
 ) -> Keras:
     """A functional model of the same layers with fake quantizers between them; it has its own copy of the weights.
 
@@ -42,6 +43,7 @@ def quantize_model(
         exclude: names of layers that stay float.
         input_shape: as in ``to_onnx``.
         biased: names of layers without a bias that get one, of zeros.
+        rangeless: ``tensor`` of quantizers that are left out, where only what stays float reads theirs.
 
     Raises:
         ExportError: a layer that has no ONNX form here; names it.
@@ -53,6 +55,7 @@ def quantize_model(
     require_float32(found)
     steps = _with_separable_split(split(found, key_of, UNWRAP))
     placement = place(steps, found.inputs, found.outputs, _excluded(steps, exclude))
+    placement.leave_float(rangeless, steps)
     return _Rebuilder(found, steps, placement, biased).run(model.name)
 
 
@@ -237,7 +240,9 @@ class _Rebuilder:
     def _quantizer(self, name: str) -> Keras:
         if name not in self.quantizers:
             sites = list(self.placement.quantized.values()).count(name)
-            self.quantizers[name] = FakeQuantize(sites=sites, name=self._unique(f"{_layer_name(name)}_quantizer"))
+            quantizer = FakeQuantize(sites=sites, name=self._unique(f"{_layer_name(name)}_quantizer"))
+            quantizer.tensor = name
+            self.quantizers[name] = quantizer
         return self.quantizers[name]
 
     def _made(self, value: Value, tensor: Any) -> None:
