@@ -170,6 +170,12 @@ def test_layers_of_clipped_weights_have_one_scale_and_each_begins_with_its_own(
     assert_begins_as_the_file(net, caplog)
 
 
+def test_a_net_of_zero_weights_only_is_not_taken_for_another(caplog: pytest.LogCaptureFixture) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, groups=3))
+    nn.init.zeros_(net.get_parameter("0.weight"))
+    assert_begins_as_the_file(net, caplog)
+
+
 def test_samples_shown_before_training_give_the_ranges_of_calibration() -> None:
     net, batches = Residual().eval(), [picture() for _ in range(3)]
     calibrated, prepared = wia.prepare(net), wia.prepare_qat(net, qconfig=wia.get_default_qconfig()).train()

@@ -34,6 +34,7 @@ from wia_quant.torch.fake_quantize import FakeQuantize
 from wia_quant.torch.freeze import FrozenProduct, freeze
 from wia_quant.torch.observers import CurrentMinMaxObserver, MinMaxObserver
 from wia_quant.torch.prepare import prepare_qat
+from wia_quant.torch.product import QuantizedProduct
 from wia_quant.torch.usable import positional
 from wia_quant.torch.verify import arguments
 
@@ -163,6 +164,11 @@ def _marked_places(prepared: nn.Module, example: Any) -> _Marked:
     names = {n: name for n, (name, m) in enumerate(frozen.named_modules()) if isinstance(m, FrozenProduct)}
     for n, name in names.items():
         frozen.get_submodule(name).get_parameter("weight").fill_(_mark(n))
+        trained = prepared.get_submodule(name)
+        assert isinstance(trained, QuantizedProduct)
+        bias = trained.folded()[1]
+        if bias is not None:  # not rounded: one that became 0 would be folded away
+            frozen.get_submodule(name).get_parameter("bias").copy_(bias.detach())
     encodings = take_apart(to_onnx(frozen, example))
     proto = fold(encodings.model, opset=OPSET).model.to_proto()
     places = _places(proto)
