@@ -18,13 +18,14 @@ from wia_quant.calibration import calibrate
 from wia_quant.calibrators import CALIBRATORS
 from wia_quant.data import open_data
 from wia_quant.doctor import Case, LazyRun, Notebook, Symptom, diagnose
-from wia_quant.errors import DataError, ModelError, UsageError
+from wia_quant.errors import CalibrationError, DataError, ModelError, UsageError
 from wia_quant.exporters.base import verify
 from wia_quant.exporters.onnx_ptq import export
 from wia_quant.files import check_writable, replacing
 from wia_quant.frameworks import is_framework_model, model_to_onnx, read_to_onnx, source_of_file
+from wia_quant.graph import Model, metadata_of
 from wia_quant.graph import save as save_proto
-from wia_quant.grids import Rounded, Scales, WeightKey, choose_grids
+from wia_quant.grids import Rounded, Scales, WeightKey, choose_grids, group_ranges
 from wia_quant.halves import too_large, write_halves
 from wia_quant.keep import Kept
 from wia_quant.policy import Plan, decide, mixed_ranges, scheme_named
@@ -75,6 +76,23 @@ class QuantizedModel:
         with replacing(path, force=force) as temporary:
             save_proto(self.model, temporary, name=path.name)
         self.table.save(table_path, force=force)
+
+    def require_made_of(self, sha256: str) -> None:
+        """Nothing, where it was made of the model with this ``graph.source_sha256``.
+
+        Raises:
+            CalibrationError: it was made of another one.
+        """
+        if metadata_of(self.model)["wia.source_sha256"] != sha256:
+            raise CalibrationError(
+                "the quantized model was made of another one, or this one's weights have changed since: quantize it"
+                " again"
+            )
+
+    def ranges_in(self, folded: Model) -> dict[str, Range]:
+        """Tensor of the float model -> the range of its grid, which spans all tensors that share it."""
+        groups = group_ranges(folded, self.plan, self.table.ranges)
+        return {name: groups[activation.group] for name, activation in self.plan.activations.items()}
 
     def session(self, *, threads: int = 1, isa: str | None = None) -> Session:
         """The model in libwia."""

@@ -16,8 +16,7 @@ import onnx
 
 from wia_quant.affine import INT8, Range, place
 from wia_quant.errors import CalibrationError, UsageError
-from wia_quant.graph import source_sha256
-from wia_quant.grids import group_ranges
+from wia_quant.graph import metadata_of, source_sha256
 from wia_quant.integers import PRODUCTS, Integers, integers_of
 from wia_quant.keras.beginning import begin_bias, begin_weight
 from wia_quant.keras.emit.activations import function_name
@@ -77,8 +76,7 @@ def from_calibration(
     if isinstance(table, QuantizedModel):
         folded = prepare(source, opset=_OPSET, keep=_kept_float(table, source))
         file = integers_of(table.model)
-        groups = group_ranges(folded.model, table.plan, table.table.ranges)
-        spans = {name: groups[a.group] for name, a in table.plan.activations.items()}
+        spans = table.ranges_in(folded.model)
     else:
         folded = prepare(source, opset=_OPSET)
         file = {}
@@ -105,12 +103,8 @@ def _kept_float(whole: QuantizedModel, source: onnx.ModelProto) -> frozenset[str
     """The nodes of ``source`` that the file leaves as they are; raises for a file of another model or scheme."""
     if whole.plan.scheme != _SCHEME:
         raise CalibrationError(f"the model was quantized by scheme {whole.plan.scheme}; training begins with {_SCHEME}")
-    said = {p.key: p.value for p in whole.model.metadata_props}
-    if said["wia.source_sha256"] != source_sha256(source):
-        raise CalibrationError(
-            "the quantized model was made of another one, or this one's weights have changed since: quantize it again"
-        )
-    return frozenset(json.loads(said["wia.recipe"])["exclusions"])
+    whole.require_made_of(source_sha256(source))
+    return frozenset(json.loads(metadata_of(whole.model)["wia.recipe"])["exclusions"])
 
 
 class _PlainWalk(Walk):

@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ from torch.ao.quantization import QConfig
 from wia_quant.affine import QParams, Range
 from wia_quant.errors import CalibrationError, DataError, UsageError
 from wia_quant.exporters.encodings import take_apart
-from wia_quant.graph import Model
-from wia_quant.grids import group_ranges
 from wia_quant.integers import PRODUCTS, integers_of
 from wia_quant.prepare import prepare as fold
 from wia_quant.quantizer import QuantizedModel
@@ -75,7 +73,7 @@ def from_calibration(
     source = fold(float_onnx(model, example), opset=OPSET)
     _require_same(table, source.sha256)
     folded = source.model
-    ranges = _ranges(table, folded)
+    ranges = table.ranges if isinstance(table, CalibrationTable) else table.ranges_in(folded)
     proto = folded.to_proto()
     known = _places(proto)
     span_of = {place: ranges[name] for name, place in known.items() if name in ranges}
@@ -101,18 +99,7 @@ def _require_same(table: CalibrationTable | QuantizedModel, sha256: str) -> None
         if table.model_sha256 != sha256:
             _log.warning("the table was made of another model, or this one's weights have changed since")
         return
-    if {p.key: p.value for p in table.model.metadata_props}["wia.source_sha256"] != sha256:
-        raise CalibrationError(
-            "the quantized model was made of another one, or this one's weights have changed since: quantize it again"
-        )
-
-
-def _ranges(table: CalibrationTable | QuantizedModel, folded: Model) -> Mapping[str, Range]:
-    """Tensor -> its range; with a file's plan that of all tensors it shares its grid with."""
-    if isinstance(table, CalibrationTable):
-        return table.ranges
-    groups = group_ranges(folded, table.plan, table.table.ranges)
-    return {name: groups[activation.group] for name, activation in table.plan.activations.items()}
+    table.require_made_of(sha256)
 
 
 def _places(proto: onnx.ModelProto) -> dict[str, Place]:
